@@ -118,8 +118,9 @@ class OtherProject(ForeignDatabase):
     def __init__(self, *, theirs: str, ours: str) -> None:
         CronjobsError.__init__(
             self,
-            f'that database belongs to project "{theirs}", but the configuration says "{ours}": its payloads are not '
-            "for this code. Give the URL of this project's database, or the configuration of the other project",
+            f'that database belongs to project "{theirs}", but the configuration says "{ours}": the payloads in '
+            "that database are not for this code. Give the URL of this project's database, or the configuration of "
+            "the other project",
         )
 
 
@@ -247,8 +248,8 @@ class QueueHeld(TransientTrouble):
 
     def __init__(self, queue: str) -> None:
         super().__init__(
-            f'queue "{one_line(queue, 200)}": nothing was written, because another transaction has enqueued into it '
-            "and is still open: try again"
+            f'queue "{one_line(queue, 200)}": nothing was written, because another transaction has enqueued into '
+            "this queue and is still open: try again"
         )
 
 

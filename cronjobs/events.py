@@ -216,7 +216,7 @@ def occurrence_recorded(
 def jobs_dropped(job_type: str, queue: str, count: int) -> Event:
     """A full queue has dropped jobs. The program that enqueued them emits this event, through Python's logging."""
     facts = {"job_type": job_type, "queue": queue, "count": count}
-    return Event("queue.dropped", facts | {"error": "the queue is full, and its on_full setting is drop"}, WARNING)
+    return Event("queue.dropped", facts | {"error": "the queue is full and drops jobs (on_full: drop)"}, WARNING)
 
 
 def key_of_another_type(job_type: str, existing_type: str, replaced: bool, job_id: int, count: int) -> Event:
@@ -226,7 +226,7 @@ def key_of_another_type(job_type: str, existing_type: str, replaced: bool, job_i
     became = "had this idempotency key and was replaced" if replaced else "has this idempotency key"
     kept = "" if replaced else f", so no {job_type} job was enqueued"
     facts = {"job_type": job_type, "existing_type": existing_type, "job_id": job_id, "count": count}
-    share = "idempotency keys are common to all job types, so begin each key with the job's type"
+    share = "all job types share one set of idempotency keys, so begin each key with the job's type"
     error = f"job {job_id} ({existing_type}) {became}{kept}; {share}"
     return Event("enqueue.key_of_another_type", facts | {"error": error}, WARNING)
 
@@ -254,9 +254,8 @@ def sync_unfinished(fingerprint: str, left: Collection[str]) -> Event:
 
 def watermark_reset(schedule: str, seen_until: datetime) -> Event:
     why = (
-        f"the schedule's watermark {seen_until.isoformat()} was in the future because a clock was wrong; jobs "
-        "that were created too early are "
-        "withdrawn"
+        f"because a clock was wrong, the schedule was settled up to {seen_until.isoformat()}, which is in the "
+        "future. Jobs that were created too early are withdrawn"
     )
     return Event("schedule.watermark_reset", {"schedule": schedule, "error": why}, WARNING)
 

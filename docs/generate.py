@@ -238,7 +238,7 @@ EVENTS = {
     "job.not_begun": "The host could not start a job; the job was released, and no try is charged.",
     "job.not_started": "A job was due, but its timeout did not fit into the time left in the tick.",
     "job.progress": "A job reported its progress. This event is only shown on a terminal.",
-    "job.timed_out": "A handler thread was still running at its timeout; it occupies its worker until it ends.",
+    "job.timed_out": "A handler thread was still running at its timeout; the thread occupies a worker until it ends.",
     "job.still_running": "A handler did not stop in time; its process ends with the tick.",
     "executor.started": "A supervisor started. It submits the jobs of an executor's types to the executor's cluster.",
     "executor.not_started": "The supervisor of an executor could not be started; the jobs for this executor wait.",
@@ -248,15 +248,17 @@ EVENTS = {
     ),
     "executor.back": "The scheduler of an executor can be reached again.",
     "job.handed_over": "A long job started in its own process, which outlives the tick.",
-    "job.not_handed_over": "No process could be started for a long job; it was released.",
+    "job.not_handed_over": "No process could be started for a long job; the job was released.",
     "job.lease_lost": "Another runner took over the job, so the first runner's attempt recorded nothing.",
     "job.lease_cut": (
         "A runner with a wrong clock wrote a lease that was too long; the lease was cut to the normal length."
     ),
-    "job.end_not_recorded": "An attempt ended, but its outcome was not recorded: a later tick will record it as lost.",
-    "job_type.crashing": "Jobs of a type crash their runners; they now run in child processes.",
-    "job_type.cleared": "Jobs of the type have stopped crashing; they run in threads again.",
-    "worker.not_started": "The host could not start another thread; the tick runs with fewer.",
+    "job.end_not_recorded": (
+        "An attempt ended, but its outcome was not recorded: a later tick will record the attempt as lost."
+    ),
+    "job_type.crashing": "Jobs of a type crash their runners; jobs of this type now run in child processes.",
+    "job_type.cleared": "Jobs of the type have stopped crashing; jobs of this type run in threads again.",
+    "worker.not_started": "The host could not start another thread; the tick runs with fewer workers.",
     "schedule.enqueued": "An occurrence became a job.",
     "schedule.skipped": "An occurrence did not become a job, because of overlap, a full queue, or a pause that skips.",
     "schedule.missed": "No tick ran in time, and catch_up does not allow the occurrence to run later.",
@@ -288,8 +290,8 @@ EVENTS = {
     "tick.traceback": "The traceback of tick.fault.",
     "tick.left_behind": "Processes started by a handler thread were still running at the end of the tick.",
     "tick.ended": (
-        "The last line of a tick that had work. Its facts are how the tick ended, the facts in the column did of the "
-        "tick's row in cronjobs_ticks, and occurrences_OUTCOME for each outcome."
+        "The last line of a tick that had work. Its facts say how the tick ended, repeat the facts in the column "
+        "`did` of the tick's row in cronjobs_ticks, and count the occurrences in occurrences_OUTCOME for each outcome."
     ),
     "database.trouble": "The database failed; this tick could not do all its work.",
     "database.tried_again": "A statement failed with a transient error and was retried.",

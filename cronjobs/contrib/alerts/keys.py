@@ -110,7 +110,7 @@ def _mail(reading: Reading, node: Node, path: str) -> MailChannel:
     if ("user" in values) != ("password" in values):
         raise FieldError("user and password go together: write both, or neither")
     if "password" in values and values.get("tls") == "none" and not fields.is_loopback(values["host"]):
-        raise FieldError("the password would cross the network in clear text: set tls to starttls or tls")
+        raise FieldError('the password would cross the network in clear text: write "tls: starttls" or "tls: tls"')
     values["sender"] = values.pop("from")
     return MailChannel(**values)
 
@@ -205,7 +205,7 @@ _ALERTS: Final[Keys] = {
     "channels": ConfigKey(
         fields.named("mapping: channel → its settings", _channel),
         "{pager: {command: [page]}}",
-        "The channels that send alerts; a channel's own severity, findings and ignore take precedence.",
+        'The channels that send alerts. "severity", "findings" and "ignore" in a channel override those under alerts.',
         "none",
     ),
     "thresholds": ConfigKey(

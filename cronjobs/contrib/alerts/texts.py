@@ -176,7 +176,7 @@ def body(message: Message) -> str:
         lasted, ended = rough(each.ended_at - each.began_at), in_full(each.ended_at, message.zone)
         lines += [f"OVER since {ended}, after {lasted}. The finding was: {each.text}", ""]
     if message.left_out:
-        lines += [f"… and {message.left_out} more: cronjobs status", ""]
+        lines += [f"… and {message.left_out} more (to list all: cronjobs status)", ""]
     lines.append(f"-- cronjobs on {one_line(message.host, 100)}")
     return visible("\n".join(lines)) + "\n"
 
@@ -185,7 +185,7 @@ def _finding_lines(each: ReportedFinding, zone: str) -> list[str]:
     again = f", sent {each.times} times before" if each.times > 1 else ", sent before" if each.times else ""
     lines = [f"{each.severity.upper()} since {in_full(each.began_at, zone)}{again}", each.text]
     lines += [f"  {cause['text']}" for cause in each.causes]
-    lines += [f"  … and {each.more_causes:,} more causes: cronjobs status"] if each.more_causes else []
+    lines += [f"  … and {each.more_causes:,} more causes (to list them: cronjobs status)"] if each.more_causes else []
     for job in each.jobs:
         of = f", schedule {job['schedule']}" if job["schedule"] else ""
         ended = [("failed", job["failures"]), ("lost", job["losses"])]
@@ -196,7 +196,7 @@ def _finding_lines(each: ReportedFinding, zone: str) -> list[str]:
         lines += [f"    | {line}" for line in job["output"]]
         lines.append(f"    {job['command']}")
     if each.command:
-        lines.append(f"  type: {each.command}")
+        lines.append(f"  next step: {each.command}")
     return lines
 
 

@@ -376,7 +376,7 @@ class _Bookkeeper:
             )
         if early := self.account.early:
             command = self._explain(early[0], early[-1])
-            yield f"{len(early):,} of the occurrences that ran did so early, because a clock was ahead: {command}"
+            yield f"{len(early):,} of the occurrences ran early, because a clock was ahead: {command}"
         for doubt in self.account.doubts:
             if doubt.after < self.period.end and doubt.until > self.period.begin:
                 times = LocalTimes(doubt.after, self.account.timezone)

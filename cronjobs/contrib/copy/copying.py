@@ -86,7 +86,7 @@ def copy(
     closed.
     """
     if not source.is_sqlite or target.is_sqlite:
-        raise UsageError("db copy copies from SQLite to PostgreSQL only; otherwise use the database's own tools")
+        raise UsageError("db copy copies only from SQLite to PostgreSQL; for others, use the database's own tools")
     where = moved_to(target)
     with source.read() as connection:
         before = require_schema(connection)

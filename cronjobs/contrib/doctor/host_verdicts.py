@@ -117,7 +117,7 @@ def crontab(found: CronLine, *, ticks: bool | None, elsewhere: str = "") -> Diag
     if found.state == "unknown":
         return not_applicable(found.said) if ticks else warning(found.said, '"cronjobs crontab show" prints the line')
     if found.state == "broken":
-        return problem(found.said, "crontab -e, then cronjobs crontab install")
+        return problem(found.said, 'correct the block with "crontab -e", then run "cronjobs crontab install"')
     double, hand_over = found.double, f"to hand those lines over to ticks: {found.double.hand_over}"
     here = ticks or found.state != "missing"
     if double.lines and (here or elsewhere):
@@ -135,7 +135,7 @@ def crontab(found: CronLine, *, ticks: bool | None, elsewhere: str = "") -> Diag
         if ticks:
             return not_applicable("your crontab has no line for this file; something else starts ticks on this host")
         if ticks is None:
-            return warning(found.said, "cronjobs crontab install, unless something else starts ticks")
+            return warning(found.said, "unless something else starts ticks, run cronjobs crontab install")
         return problem(f"nothing starts ticks on this host: {found.said}", "cronjobs crontab install")
     if found.daemon is False:
         return problem(
@@ -147,7 +147,7 @@ def crontab(found: CronLine, *, ticks: bool | None, elsewhere: str = "") -> Diag
         )
     if found.others:
         return warning(listed([each.sentence for each in found.others]), found.others[0].removal)
-    return ok("your crontab has exactly the line that cronjobs crontab install writes")
+    return ok('your crontab has exactly the line that "cronjobs crontab install" writes')
 
 
 @dataclass(frozen=True)
@@ -173,13 +173,13 @@ def firing(found: TickTimes, cron: CronLine, kept: Causes = ()) -> Diagnosis:
     if found.last_at is None and found.elsewhere:
         return not_applicable(f"{found.host} has never ticked; other hosts tick")
     since = "never" if found.last_at is None else f"the last was at {in_full(found.last_at, 'UTC')}"
-    text = f"no ticks are running on {found.host} ({since}), although one is due every {every}"
+    text = f"no ticks are running on {found.host} ({since}), although a tick is due every {every}"
     if kept:
         return problem(f"{text}; {did_not_start('this host', kept)}", "correct the cause; the next tick then starts")
     if cron.state == "missing" and cron.double.lines:
         return not_applicable(f"no ticks are running on {found.host} ({since}), and {cron.double.sentence}")
     if found.elsewhere:
-        return warning(f"{text}; other hosts tick", "cronjobs crontab show; journalctl -u cron")
+        return warning(f"{text}; other hosts tick", "look at cronjobs crontab show, then at journalctl -u cron")
     return problem(f"{text}: nothing runs", "cronjobs crontab install; then look at cron's log (journalctl -u cron)")
 
 
@@ -228,9 +228,9 @@ def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
     over = sum(before.finished_at is not None and after.started_at < before.finished_at for before, after in pairs)
     if close >= max(OFTEN, len(pairs) // 4):
         return warning(
-            f"{close} of the last {len(ordered)} ticks began right after the previous one: two crontab lines start "
-            "ticks, two containers share a host name, or somebody runs ticks by hand (crontab install and swap each "
-            "run a tick, too). Each job still runs only once",
+            f"{close} of the last {len(ordered)} ticks began right after the previous one. Possible causes: two "
+            "crontab lines start ticks; two containers share a host name; somebody runs ticks by hand (crontab install "
+            "and swap each run a tick, too). Each job still runs only once",
             "look at all crontabs, /etc/cron.d and systemd timers of this host",
         )
     if over >= OFTEN:

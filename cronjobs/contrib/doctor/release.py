@@ -126,7 +126,7 @@ def _timezone(facts: ReleaseFacts) -> ReleaseItem:
         return ReleaseItem(
             "time zone", about, "ask", text, 'add "timezone: Europe/Berlin" to the file, or "timezone: UTC"'
         )
-    return ReleaseItem("time zone", about, "ok", f"{facts.settings.timezone}, unless a schedule names its own")
+    return ReleaseItem("time zone", about, "ok", f"{facts.settings.timezone}, unless a schedule names another zone")
 
 
 def _timeouts(facts: ReleaseFacts) -> ReleaseItem:
@@ -187,9 +187,8 @@ def _lost(facts: ReleaseFacts) -> ReleaseItem:
         "lost runs",
         about,
         "ask",
-        f"these job types are retried automatically: {_names_of(again)}. Does each of them use an "
-        "effect, a transaction or its "
-        "provider's key for what must not happen twice?",
+        f"these job types are retried automatically: {_names_of(again)}. If something must not happen twice, does the "
+        "handler use an effect, a transaction or a key of the provider?",
         'see docs/how-to/effects.md, or set "on_lost: dead"',
     )
 

@@ -114,7 +114,7 @@ def timed_out(seen: Stopped) -> Check:
 
 def cancelled(seen: Stopped, outlived_its_tick: bool) -> Check:
     said = (
-        f"a long job, cancelled by an operator {'while no tick ran' if outlived_its_tick else 'after its end'}: it "
+        f"an operator cancelled a long job {'while no tick ran' if outlived_its_tick else 'after its end'}: the job "
         f"worked for {seen.worked_s:.1f} s after that ({seen.allowed_s:g} s allowed), its process is "
         f"{'still there' if seen.alive else 'gone'}, the job is {seen.status}"
     )

@@ -40,8 +40,8 @@ MeantOption = Annotated[
     bool,
     typer.Option(
         "--yes",
-        help="Swap even if cron keeps a line and a schedule of the same name runs another command (then both run), if "
-        "the crontab and the schedules differ in times or settings, or if earlier runs are still waiting.",
+        help="Swap even if cron keeps a line whose schedule runs another command (both then run), even if the crontab "
+        "and the schedules differ in times or settings, and even if earlier runs still wait.",
     ),
 ]
 BothOption = Annotated[

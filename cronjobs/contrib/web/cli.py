@@ -30,7 +30,7 @@ def web(
     source: Source,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(metavar="N", min=0, max=65535, help="Port to listen on; 0: any free port.")
+        int, typer.Option(metavar="N", min=0, max=65535, help="Port to listen on; 0 means any free port.")
     ] = 8642,
     actions: Annotated[
         bool,
@@ -40,7 +40,7 @@ def web(
     ] = False,
     behind_proxy: Annotated[
         bool,
-        typer.Option("--behind-proxy", help="A TLS proxy is in front: trust its X-Forwarded headers."),
+        typer.Option("--behind-proxy", help="Trust the X-Forwarded headers of the TLS proxy in front of this server."),
     ] = False,
     allow_host: Annotated[
         list[str] | None,

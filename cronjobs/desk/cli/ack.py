@@ -32,7 +32,7 @@ def ack(
         str | None,
         typer.Argument(
             metavar="FINDING",
-            help="The finding's key, as the list shows it, e.g. dead or host:web2.",
+            help='The finding\'s key, such as "dead" or "host:web2". Without a key, "cronjobs ack" lists all findings.',
             show_default=False,
         ),
     ] = None,
@@ -44,9 +44,9 @@ def ack(
     """Acknowledge a finding as it stands now; without FINDING, list the findings.
 
     While the ack lasts, the finding raises no alarm and is shown as acknowledged. The ack covers only what began before
-    the ack. The ack ends at once if the finding gets worse, if the finding disappears and comes back, or if it includes
-    another job, schedule or missed run. An ack fixes nothing: you still have to retry or dismiss the jobs, or fix the
-    cause.
+    the ack. The ack ends at once if the finding gets worse, if the finding disappears and comes back, or if another
+    job, schedule or missed run joins the finding. An ack fixes nothing: you still have to retry or dismiss the jobs, or
+    fix the cause.
     """
     with our_database(source, without_project=True) as (settings, database):
         if remove:

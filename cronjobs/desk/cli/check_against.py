@@ -41,7 +41,8 @@ def lines(found: PayloadReview) -> Iterator[str]:
         yield f"    {counted(group.jobs, 'job')} ({_statuses(group)}): {_ids(group)}; {group.remedy}"
     if found.misfits:
         yield (
-            f"of {counted(found.checked, 'payload')} of jobs that may still run, {found.misfits:,} do not fit this code"
+            f"checked {counted(found.checked, 'payload')} of jobs that may still run: {found.misfits:,} do not "
+            "fit this code"
         )
 
 

@@ -180,8 +180,8 @@ def _left_as_comments(file: Path, old: str) -> str:
         )
     if others:
         return (
-            f"{comments}, and {listed(others)} still runs them. If this host is to stay out of service, keep these "
-            "comments: restore would make cron run the lines here, too"
+            f"{comments}, and {listed(others)} still runs these lines. If this host is to stay out of service, keep "
+            "these comments: restore would make cron run the lines here, too"
         )
     return f"{comments}, so nothing runs them now. To let cron run them again: {back}"
 
@@ -367,7 +367,7 @@ def print_mail_target(environment: dict[str, str], text: str, wanted: CrontabArg
     if host.daemon_runs() is False:
         complain("no cron daemon is running here, so no tick will start yet (Debian: service cron start)")
     for other in other_blocks(text, wanted.file):
-        complain(f"{other.sentence}: if you no longer need it, run {other.removal}")
+        complain(f"{other.sentence}: if you no longer need that block, run {other.removal}")
 
 
 def echo_dry_run(old: str, new: str) -> None:

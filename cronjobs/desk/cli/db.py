@@ -151,7 +151,9 @@ def sql(
     dialect: Annotated[
         Dialect | None,
         typer.Option(
-            "--dialect", metavar="KIND", help="postgresql or sqlite. With this option, no configuration is read."
+            "--dialect",
+            metavar="KIND",
+            help="Print the SQL for postgresql or for sqlite. With this option, the command reads no configuration.",
         ),
     ] = None,
     schema: Annotated[
@@ -173,8 +175,8 @@ def grants(
         typer.Option(
             "--role",
             metavar="KIND=NAME",
-            help="Only these roles, e.g. run=app. Kinds: migrate, run, enqueue, read, token. Default: "
-            "all kinds, each as the role cronjobs_KIND.",
+            help="Print only this role's rights, e.g. run=app; repeatable. KIND is migrate, run, enqueue, read or "
+            "token. Default: one role for each kind, named cronjobs_KIND.",
         ),
     ] = None,
     schema: Annotated[
@@ -182,7 +184,7 @@ def grants(
         typer.Option(
             "--schema",
             metavar="NAME",
-            help="The schema that contains the tables. With this option, no database connection is made.",
+            help="The schema that contains the tables. With this option, the command does not connect to a database.",
         ),
     ] = None,
     replace: Annotated[

@@ -88,7 +88,8 @@ def _lines(settings: Settings, known: JobTypes, found: Outlook) -> list[str]:
         lines.append(f"the next job is due {in_full(found.next_run_at, settings.timezone)}")
     for job_type, waiting in found.unresolved:
         text = (
-            f'{counted(waiting, "job")} of type "{job_type}" would wait, as there is no handler or command for it here'
+            f'{counted(waiting, "job")} of type "{job_type}" would wait: no handler or command for this type is '
+            "registered here"
         )
         lines.append(coloured(one_line(text, 500), "red"))
     lines += [coloured(one_line(f"{fault.where}: {fault.what}", 1000), "red") for fault in known.faults]

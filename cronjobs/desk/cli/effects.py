@@ -104,19 +104,19 @@ def _plain(result: Any) -> str:
 @app.command(epilog="For example: cronjobs effects settle invoice-email:42 done --why 'it is in the outbox'")
 def settle(
     source: Source,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="The key, as effects list prints it.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help='The key, as "cronjobs effects list" prints it.')],
     verdict: Annotated[Verdict, typer.Argument(metavar="done|not-done", help="Whether the effect happened.")],
     result: Annotated[
-        str | None, typer.Option("--result", metavar="JSON", help="With done: the result that later attempts will see.")
+        str | None, typer.Option("--result", metavar="JSON", help='The result for later attempts; only with "done".')
     ] = None,
     why: WhyOption = None,
 ) -> None:
     """Record whether an effect with an unknown outcome happened.
 
-    done: the effect counts as recorded, and no attempt repeats it. not-done: the effect counts as never begun, and the
-    next attempt does it. The command lists the jobs that died because of the effect. They stay dead until you retry
-    them. Exit code 1: the effect is recorded already, a job is performing the effect now, or the effect does not exist.
-    In these cases the command changes nothing.
+    With done, the effect counts as recorded, and no attempt repeats it. With not-done, the effect counts as never
+    begun, and the next attempt performs it. The command lists the jobs that died because of the effect. These jobs stay
+    dead until you retry them. Exit code 1: the effect is recorded already, a job is performing the effect now, or the
+    effect does not exist. In these cases the command changes nothing.
     """
     written = _result(result, verdict)
     with our_database(source) as (_, database), database.write() as connection:
@@ -136,17 +136,17 @@ def settle(
     undone = "counts as never begun: if there is a later attempt, it will perform the effect"
     echo(f"effect {safe(found.key)} {done if verdict is Verdict.DONE else undone}")
     for job_id in dead[:LISTED_JOBS]:
-        echo(f"job {job_id} died because of this effect: cronjobs jobs retry {job_id}")
+        echo(f"job {job_id} died because of this effect. To run the job again: cronjobs jobs retry {job_id}")
     if len(dead) > LISTED_JOBS:
         more = counted(len(dead) - LISTED_JOBS, "more job")
-        complain(f"{more} died because of this effect: cronjobs jobs list --status dead")
+        complain(f"{more} died because of this effect. To list all dead jobs: cronjobs jobs list --status dead")
 
 
 def _settled(connection: Connection, key: str, verdict: Verdict, result: str | None) -> Record:
     """Write the verdict, and return the effect as it was before. Raises CronjobsError if there is nothing to settle."""
     found = ledger.find(connection, key)
     if found is None:
-        raise CronjobsError(f"there is no effect {safe(key)}: cronjobs effects list --state unknown")
+        raise CronjobsError(f'there is no effect {safe(key)}: "cronjobs effects list" lists all effects')
     if found.state == "recorded":
         raise CronjobsError(
             f"the effect {safe(key)} is recorded as done and is never repeated: nothing was changed. To do it "
@@ -172,7 +172,7 @@ def _result(given: str | None, verdict: Verdict) -> str | None:
     if given is None:
         return None
     if verdict is Verdict.NOT_DONE:
-        raise UsageError("--result needs done: an effect that was not done has no result")
+        raise UsageError('--result goes only with "done": an effect that was not done has no result')
     try:
         written, fault = result_json(json.loads(given))
     except (ValueError, RecursionError):

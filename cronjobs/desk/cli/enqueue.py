@@ -61,7 +61,7 @@ def enqueue(
     ] = "keep",
     concurrency_key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="The limits in the file count running jobs by this key.", show_default=False),
+        typer.Option(metavar="KEY", help='"limits" in the file count running jobs by this key.', show_default=False),
     ] = None,
     max_attempts: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Number of tries. Default: the job type's.")
@@ -135,7 +135,7 @@ def enqueue(
     if as_json:
         echo_json({"id": put.id, "new": put.new, "status": put.status})
     elif put.id is None:
-        echo(f'dropped: queue "{queue}" is full, and on_full is drop')
+        echo(f'dropped: queue "{queue}" is full, and its "on_full" is "drop"')
     elif put.new or put.replaced:
         echo(f"job {put.id} {'enqueued' if put.new else 'replaced'}, due {_due(run_at, later, settings.timezone)}")
     else:

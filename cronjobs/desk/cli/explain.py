@@ -107,8 +107,8 @@ def explain(
     Times without an offset are in the schedule's time zone.
 
     For a job, given by its number or by --key, the command says who created the job, how each attempt went, what state
-    the job is in, and what happens next. For a job type, it says which ticks could run the type, or since when no
-    tick can, which modules could not be imported, and which jobs are waiting.
+    the job is in, and what happens next. For a job type, it says which ticks could run the type (or since when no
+    tick can), which modules could not be imported, and which jobs are waiting.
 
     --json prints one object with subject, at, verdict, sentences and facts. For a list of occurrences, the printed
     object has subject, from, to, summary and counts, and contains one such object per occurrence under "occurrences".
@@ -224,7 +224,8 @@ def _unknown(
     elif lines := [line for line in lines_of_user() or () if exec_name(line) == name.removeprefix(EXEC_PREFIX)]:
         text = (
             f"line {lines[0].number} of your crontab ({safe(lines[0].when, 80)}) runs {safe(name, 80)} through "
-            "cronjobs exec, but this database has no run of it: none was recorded yet, or the last one was pruned."
+            "cronjobs exec, but this database has no run of that line: no run was recorded yet, or the last run "
+            "was pruned."
         )
         return Explanation(name, None, "pending", (text,)), 0
     elif name.isdecimal():
@@ -243,8 +244,8 @@ def _no_schedule(name: str, known: Sequence[str]) -> str:
 
 def _no_key(key: str, kept: timedelta) -> str:
     return (
-        f'no job has the idempotency key "{safe(key, 80)}": none was enqueued with the key, or its job ended more than '
-        f"{duration_text(kept)} ago (retention.keys)"
+        f'no job has the idempotency key "{safe(key, 80)}": either no job was enqueued with the key, or the job ended '
+        f"more than {duration_text(kept)} ago (retention.keys)"
     )
 
 

@@ -189,13 +189,13 @@ def history(
     ran early. A line also says when retention removed dead jobs that nobody had dealt with, since their deaths are not
     listed any more. Without --outcome, the list also shows who cancelled jobs or asked them to stop, who retried,
     dismissed, released or rescheduled them, who triggered or backfilled a schedule, and who settled an effect. With
-    --outcome cancelled, it shows who cancelled jobs. Without --outcome and --type, it also shows when no host ticked,
-    when one host did not tick, and when no tick fired schedules; ticks that never recorded their end; clocks that were
-    set back; when a running tick could not use the database; parts of the file or of the code that ticks could not use;
-    pauses; and deploys, which are files that were applied and hosts that ran other code. If there are more entries than
-    --limit, entries with the same error share a line. Then come the counts, by schedule and job type, of what
-    succeeded, was snoozed, skipped or coalesced. stderr says how many entries were left out. "cronjobs jobs show ID"
-    prints whole errors, tracebacks and outputs.
+    --outcome cancelled, it shows who cancelled jobs. With neither --outcome nor --type, it also shows when no host
+    ticked, when one host did not tick, and when no tick fired schedules; ticks that never recorded their end; clocks
+    that were set back; when a running tick could not use the database; parts of the file or of the code that ticks
+    could not use; pauses; and deploys, which are files that were applied and hosts that ran other code. If there are
+    more entries than --limit, entries with the same error share a line. Then come the counts, by schedule and job type,
+    of what succeeded, was snoozed, skipped or coalesced. stderr says how many entries were left out. "cronjobs jobs
+    show ID" prints whole errors, tracebacks and outputs.
 
     --json prints an object for each entry, with its kind: attempt, death, occurrence, pruned, gap, schedules_off, tick,
     clock, outage, fault, pause, deploy or act. Entries of the first three kinds have most columns of their tables. An

@@ -32,8 +32,8 @@ def init(
     SQLite it creates the tables.
 
     The command overwrites no file. It may add lines to two of your files: .gitignore and, if you agree, alembic's
-    env.py. Without these lines, alembic's autogenerate would drop our tables. Editors use cronjobs.schema.json to
-    complete and check the YAML.
+    env.py. Without the lines in env.py, alembic's autogenerate would drop the tables of cronjobs. Editors use
+    cronjobs.schema.json to complete and check the YAML.
     """
     # Refuse before the user has answered any question.
     refuse_what_is_there(folder, (YAML, SCHEMA_FILE))

@@ -224,8 +224,8 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
 
 EXEC_WORDS: Final = {
     "retry": (
-        "cron can repeat it, when its crontab line is due. To run the line now, copy its whole command, including "
-        '"cronjobs exec", from the crontab (crontab -l)'
+        "cron can repeat it, when the crontab line is due. To run that line now, copy the line's whole command, "
+        'including "cronjobs exec", from the crontab (crontab -l)'
     ),
     "cancel": "a signal to exec can stop it",
 }

@@ -64,7 +64,8 @@ def next_occurrences(
         typer.Argument(
             metavar="EXPRESSION|SCHEDULE",
             autocompletion=schedule_names,
-            help='A cron expression in quotes, "every 10m", or a schedule in the file. Default: all schedules.',
+            help='An expression in quotes, such as "30 2 * * *" or "every 10m"; or the name of a schedule in the file. '
+            "Default: all schedules.",
             show_default=False,
         ),
     ] = None,
@@ -199,7 +200,7 @@ def _schedules(settings: Settings, name: str | None, zone: str | None) -> list[U
     hint = (
         f"did you mean {near}?"
         if near
-        else ('cronjobs next lists all; an expression looks like "30 2 * * *" or "every 10m"')
+        else ('"cronjobs next" lists all schedules; an expression looks like "30 2 * * *" or "every 10m"')
     )
     raise UsageError(f'there is no schedule "{name}" in {settings.file}: {hint}')
 
@@ -276,4 +277,4 @@ def _nothing(all_due: Sequence[Upcoming], start: datetime, *, windowed: bool) ->
     first = next(_merged(all_due, start, None), None) if windowed else None
     if first is None:
         return "nothing more is due before the year 10,000"
-    return f"nothing is due in these 24 h; the next is {first.due.name} in {rough(first.at - start)}: -n 1 shows it"
+    return f"nothing is due in these 24 h; the next is {first.due.name} in {rough(first.at - start)} (-n 1 shows it)"

@@ -87,7 +87,7 @@ def _no_constant(name: str) -> NoReturn:
 
 def _integer(digits: str) -> int:
     if len(digits) > LIMIT_DIGITS:  # int() refuses only numbers of 4,301 digits or more
-        raise PayloadError(f"payload has a number of {len(digits):,} digits, more than {LIMIT_DIGITS:,}: quote it")
+        raise PayloadError(f"payload has a number with {len(digits):,} digits, more than {LIMIT_DIGITS:,}: quote it")
     return int(digits)
 
 

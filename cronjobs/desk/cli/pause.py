@@ -33,7 +33,7 @@ from cronjobs.errors import UsageError
 
 SkipOption = Annotated[
     bool,
-    typer.Option("--skip", help="With --all or a schedule: skip the occurrences that fall due during the pause."),
+    typer.Option("--skip", help="Skip the occurrences that fall due during the pause. Only with --all or a schedule."),
 ]
 
 

@@ -51,7 +51,7 @@ def prune(
     deleted.
 
     --json prints one object with dry_run, done and rows. "done" is false if Ctrl-C stopped the command. With --dry-run
-    it is always true. "rows" has one object per kind of row: table, what, rows, before, and with --dry-run oldest.
+    "done" is true. "rows" has one object per kind of row: table, what, rows, before, and with --dry-run oldest.
     """
     with our_database(source) as (settings, database):
         with database.read() as connection:
@@ -133,5 +133,5 @@ def _lines(rows: Sequence[Mapping[str, Any]], times: Times, retention: Retention
             if dry_run:
                 cells.insert(2, times.clock(row["oldest"]))
             lines.append(cells)
-    said = "would be deleted" if dry_run else "deleted"
-    return [f"{said}, by the retention periods as of {times.now_text}:", *table(lines, header, room=width())]
+    said = "are past their retention and would be deleted" if dry_run else "were past their retention and are deleted"
+    return [f"these rows {said}, as of {times.now_text}:", *table(lines, header, room=width())]

@@ -31,7 +31,7 @@ def report(
 
     This needs pip install 'cronjobs[web]'. The file contains the first pages of cronjobs web: findings, schedules with
     their last day, dead and latest jobs, errors, queues, hosts. It loads no other file and has no links. Like the
-    pages, it leaves out secrets and the keys listed under "hide" in job_types. Only the file's owner may read it.
+    pages, it leaves out secrets and the keys listed under "hide" in job_types. Only its owner can read the file.
     """
     pages = needed(doors.REPORT, "a report")
     with jobs_database(source, only_database=True) as (settings, database):

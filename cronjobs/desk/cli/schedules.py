@@ -47,7 +47,7 @@ NEXT_SHOWN: Final = 5
 
 _STATES: Final = {
     "active": "",
-    "retired": "no file defines the schedule any more: it creates no jobs, but its history stays",
+    "retired": "no file defines the schedule any more: the schedule creates no jobs, but its history stays",
     "disabled": (
         "the schedule's entry in this file is invalid: the schedule creates no jobs here; "
         "a definition that is already in the database stays"

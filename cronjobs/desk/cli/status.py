@@ -67,7 +67,7 @@ def status(
         from cronjobs.desk.cli.watch import Screen
 
         if as_json or not (is_terminal() and is_terminal("stdin")):
-            raise UsageError("--watch needs a terminal: without a terminal, or for --json, run status repeatedly")
+            raise UsageError('--watch needs a terminal. Without one, or for --json, run "cronjobs status" repeatedly')
         Screen(lambda: _screen(settings, types, everything=everything), every or 2, settings.timezone).run()
     else:
         with _opened(settings) as (connection, address):

@@ -88,7 +88,7 @@ def _finding_lines(found: Sequence[Finding], times: Times, room: int, most: int)
         colour = COLOUR_OF[each.severity] if each.ack is None else "bright_black"
         lines += [coloured(line, colour) for line in wrapped(text, room, "  ")]
     if len(found) > most:
-        lines.append(f"… and {len(found) - most} more: --all")
+        lines.append(f"… and {len(found) - most} more (--all shows them)")
     return lines
 
 
@@ -103,7 +103,7 @@ def cause_lines(why: Causes, times: Times, *, everything: bool) -> list[str]:
         text = f'{cause_text(cause, times)}: "cronjobs jobs list --cause {cause.key}"'
         lines += [coloured(line, "red") for line in wrapped(text, room, "  ")]
     if len(why.found) > len(shown):
-        lines.append(f"… and {len(why.found) - len(shown):,} more: --all")
+        lines.append(f"… and {len(why.found) - len(shown):,} more (--all shows them)")
     if why.unread:
         lines += wrapped(f"These are the causes of the {READ:,} most recent deaths; more jobs are dead.", room)
     return [*labelled("causes", lines, "red"), ""]
@@ -130,7 +130,7 @@ def schedule_lines(facts: Sequence[ScheduleFacts], active: int, times: Times) ->
     if meaning := legend(shown):
         lines += [coloured(line, "bright_black") for line in wrapped(meaning, width())]
     if active > len(facts):
-        lines.append(f"… and {active - len(facts):,} more: --all")
+        lines.append(f"… and {active - len(facts):,} more (--all shows them)")
     return [*lines, ""]
 
 
@@ -304,5 +304,5 @@ def _queue_lines(health: Health, times: Times, trends: QueueTrends, room: int) -
         trend = "paused" if queue.paused else trend_of(queue.due, trends.changes.get(name), times.now - trends.since)
         rows.append([safe(name, 200), f"{queue.due:,}", rough(times.now - oldest), trend])
     lines = table(rows, ["queue", ">due", ">oldest", "trend"], room=room, at_most={0: 24 if room >= 69 else 10, 1: 11})
-    lines += [f"… and {len(due) - 5:,} more with due jobs: --json"] if len(due) > 5 else []
+    lines += [f"… and {len(due) - 5:,} more with due jobs (--json shows them)"] if len(due) > 5 else []
     return lines + ([f"… and {health.more_queues:,} smaller queues"] if health.more_queues else [])

@@ -34,8 +34,8 @@ def sync(
         bool,
         typer.Option(
             "--allow-removals",
-            help="Apply the file even if it would retire all schedules, or three or more schedules that are more than "
-            "half of all.",
+            help="Apply the file even if it would retire all schedules, or more than half of the schedules and at "
+            "least three.",
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -84,7 +84,7 @@ def sync(
     if refused or not (plan or applied):
         raise typer.Exit(1)
     if todo.empty and not as_json:
-        complain("no schedule and no queue's cap changes")
+        complain("no schedule changes, and no queue's cap changes")
     if settings.problems:
         raise typer.Exit(3)
 

@@ -23,7 +23,7 @@ def systemd(
     context: typer.Context,
     config: ConfigOption = None,
     user: Annotated[
-        bool, typer.Option("--user", help="For the user's service manager (systemctl --user); root is not required.")
+        bool, typer.Option("--user", help="Make the units for systemctl --user, which needs no root.")
     ] = False,
     name: Annotated[
         str | None,

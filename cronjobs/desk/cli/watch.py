@@ -75,7 +75,7 @@ class Screen:
         lines = list(self._lines)
         if self._trouble is not None:
             what = [self._trouble[at : at + size.columns] for at in range(0, len(self._trouble), max(1, size.columns))]
-            note = "state at the last refresh:" if lines else "the read will be repeated"
+            note = "state at the last refresh:" if lines else "the next refresh will try again"
             lines = [*(coloured(line, "red") for line in what[:4]), coloured(note, "bright_black"), *lines]
         if len(lines) > size.lines:
             left_out = len(lines) - size.lines + 1

@@ -34,7 +34,7 @@ class BlockBroken(CrontabError):
     def __init__(self, *, line: int, what: str) -> None:
         super().__init__(
             f"line {line} of the crontab: {what}, so it is not clear which lines belong to cronjobs. "
-            'Nothing was changed: fix it with "crontab -e"'
+            'Nothing was changed: correct the crontab with "crontab -e"'
         )
 
 

@@ -51,7 +51,7 @@ class CrontabFailed(CrontabError):
 class CrontabChanged(CrontabError):
     def __init__(self) -> None:
         super().__init__(
-            "someone else changed this crontab in the meantime: nothing was written, run the command again"
+            "someone else changed this crontab in the meantime: nothing was written. Run the command again"
         )
 
 

@@ -122,7 +122,8 @@ def plan(around: Surroundings, chosen: Choices) -> InitPlan:
     }
     makes_env = database.in_shell and around.dotenv is None
     if makes_env:
-        files[DOTENV] = f"# What cron's ticks need: cron does not know your shell's variables.\n#{database.variable}=\n"
+        why = "# Variables for ticks, because cron does not know your shell's variables."
+        files[DOTENV] = f"{why}\n#{database.variable}=\n"
     edits, about_alembic = _alembic(around, database, edit=bool(chosen.filter_alembic))
     return InitPlan(
         files,

@@ -55,7 +55,7 @@ schedules:
   hello:
     every: 5m
     job: hello                       # @job("hello") in @handlers@
-    payload: {name: world}           # its keyword arguments
+    payload: {name: world}           # the handler's keyword arguments
 #  nightly-report:
 #    cron: "15 2 * * *"              # minute hour day month weekday
 #    timezone: America/New_York      # the time zone of 02:15; default: the timezone above

@@ -208,7 +208,7 @@ def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[_Wron
     """Check that the job types named by schedules exist, and that their handlers accept the schedules' payloads."""
     unusable = {*settings.disabled_job_types, *(fault.where for fault in known.faults)}
     broken = any(fault.where.startswith(("module ", "setup ")) for fault in known.faults)
-    perhaps = " It may be in a module that cannot be imported." if broken else ""
+    perhaps = " The handler may be in a module that cannot be imported." if broken else ""
     for name, schedule in settings.schedules.items():
         path = f"schedules.{name}"
         found = known.types.get(schedule.job)

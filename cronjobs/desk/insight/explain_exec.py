@@ -137,10 +137,10 @@ class ExecEvidence:
         times = self._times(due)
         since = "since" if until >= self.now else f"until {times.clock(until)}"
         was = f"{name(self.name)} was due at {times.with_utc(due)}{_by(run)}"
-        why = "Either cron did not start that line, or the run's record has not reached this database"
+        why = "Either cron did not start the crontab line, or the run's record has not reached this database"
         return [
             f'{was}, but did not start: "cronjobs exec" recorded no run {since}.',
-            f'{why}: "cronjobs doctor" on that host checks both.',
+            f'{why}. Run "cronjobs doctor" on the host with the crontab: it checks both.',
         ]
 
     def _between(self, begin: datetime | None, end: datetime, limit: int) -> list[LatestRun]:

@@ -327,7 +327,7 @@ def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
         case "interrupted":
             return f"{subject} was interrupted at {at}{on}, after {took}: {error or 'its tick ended'}."
         case "snoozed":
-            return f"{subject} ended at {at}{on}, after {took}: it asked to run again later."
+            return f"{subject} ended at {at}{on}, after {took}: the handler asked to run again later."
         case other:
             what = "was cancelled" if other == "cancelled" else f"ended as {name(other)}"
             return f"{subject} {what} at {at}{on}, after {took}."
@@ -405,7 +405,7 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
             return _over(job, f"Job {job.id} died at {at}{ended}{error}{dismissed}", times)
         case "cancelled":
             has = f"job {job.key_owner} uses that key now" if job.key_owner else "another job can use that key"
-            free = f" before its first attempt, which released its key: {has}" if job.released_key else ""
+            free = f" before its first attempt. The cancellation released its key: {has}" if job.released_key else ""
             return _over(
                 job, f"Job {job.id} was cancelled at {times.clock(job.finished_at or job.run_at)}{free}", times
             )
@@ -422,7 +422,7 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
     dismiss = f'"cronjobs jobs dismiss {job.id}" ends the reports about this death'
     report = job.status == "dead" and not job.dismissed
     if job.job_type.startswith(EXEC_PREFIX):
-        return [f"{said}; cron runs the line again when the line is due{f'; {dismiss}' if report else ''}."]
+        return [f"{said}; cron runs its crontab line again when the line is due{f'; {dismiss}' if report else ''}."]
     again = triggered(job.triggered, times)
     if job.unsettled is not None:
         effect = f"effect {one_line(job.unsettled, 600)} happened"
@@ -444,7 +444,8 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
         only = f"{only[:-1]}, and {FAILS_AGAIN}."
     if job.key_owner is not None:
         only = (
-            f'It does not run again: "cronjobs jobs retry {job.id}" is refused while job {job.key_owner} has the key.'
+            f'Job {job.id} does not run again: "cronjobs jobs retry {job.id}" is refused while job {job.key_owner} '
+            "has the key."
         )
     return [f"{said}. {only}", *([again.said] if again else [])]
 
@@ -486,7 +487,7 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
         runs, lease = "is running now", f"; its lease has {left} left"
     where = f"on {name(job.host or '?')}"
     if job.cluster_worker == "":
-        where, begun = f"submitted to its cluster by {name(job.host or '?')}, but no worker there has started it", ""
+        where, begun = f"on its cluster, where no worker has started it yet (submitted by {name(job.host or '?')})", ""
     elif job.cluster_worker is not None:
         where = f"on worker {name(job.cluster_worker)} of its cluster, for {name(job.host or '?')}"
     # The attempt's outcome is recorded, but its thread may still be running.
@@ -515,8 +516,8 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         at = "its next try" if earliest <= job.run_at else f"its first try after {times.clock(earliest)}"
         ends = [
             (
-                f"The job dies at {at} if all code that ticks has refused the payload. Otherwise the job dies after "
-                f"{latest}."
+                f"The job dies at {at} if every version of the code that runs ticks has refused the payload. "
+                f"Otherwise the job dies after {latest}."
             )
         ]
     if job.type_facts is not None and job.type_facts.here is False and job.type_facts.last is None:
@@ -613,7 +614,7 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     if job.out_of_reach is not None:
         with_ = ", ".join(f"{name(host)} with {one_line(options, 200)}" for host, options in job.out_of_reach.options)
         since = times.clock(job.out_of_reach.since)
-        reasons.append(f"the options of every tick exclude it: since {since}, all ticks ran on {with_}")
+        reasons.append(f"the options of every tick exclude the job: since {since}, all ticks ran on {with_}")
     if job.limit is not None:
         reasons.append(one_line(job.limit, 300))
     if job.executor is not None:

@@ -205,7 +205,7 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
     if row.backfilled:
         by, _, before = one_line(row.reason or "", 400).partition(BEFORE)
         first = f"It did not run when it was due: {before}." if before else "It did not run when it was due."
-        said = f"A {by}, at {times.clock(row.decided_at)}, made job {row.job_id} for it."
+        said = f"At {times.clock(row.decided_at)}, a {by} made job {row.job_id} for it."
         return [*_outage(facts, row, times), first, said, *_fate(facts, row, times)]
     if row.early:
         early = ran_early_words(row.reason or "", times)
@@ -226,7 +226,8 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
         sentences.append(f"That run stands for {others:,} other {'occurrence' if others == 1 else 'occurrences'} too.")
     later = facts.definition.starts_later_by if facts.definition else timedelta(0)
     if later:
-        sentences.append(f"The schedule's spread setting delays its start until {times.clock(facts.last_for + later)}.")
+        until = times.clock(facts.last_for + later)
+        sentences.append(f"The schedule's spread setting delays the job's start until {until}.")
     return sentences + _fate(facts, row, times)
 
 
@@ -355,7 +356,7 @@ def _skipped(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> lis
     sentences = [*_why_late(facts, row, times), f"{said} unfinished (overlap: skip)."]
     job = facts.job
     if job is None:
-        return [*sentences, f"What job {row.job_id} was doing then is no longer recorded: its row is gone."]
+        return [*sentences, f"The row of job {row.job_id} is gone, so nothing records what the job was doing then."]
     since = job_sentences(job, times, facts.around, after=row.decided_at)
     return [*sentences, _doing_then(job, row.decided_at, times), *since]
 
@@ -376,7 +377,7 @@ def _doing_then(job: JobFacts, moment: datetime, times: LocalTimes) -> str:
             begun = f"begun at {times.clock(attempt.started_at)} on {name(attempt.host)}"
             return f"Its attempt {attempt.number} was running then, {begun}."
     if job.status == "running" and job.started_at is not None and job.started_at <= moment:
-        return f"Its attempt {job.attempt} was running then, begun at {times.clock(job.started_at)}, and still is."
+        return f"Its attempt {job.attempt} had begun at {times.clock(job.started_at)}, and is still running."
     tried = [attempt for attempt in job.attempts if attempt.finished_at <= moment]
     if not tried:
         return "It was waiting for its first try then."
@@ -513,7 +514,7 @@ def _without_definition(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
             first = facts.first_defined
             host = f" by host {name(first.host)}" if first and first.host else ""
             ahead = ", when a clock was ahead" if first and first.at > facts.around.now else ""
-            since = f": it was first applied on {times.dated(first.at)}{host}{ahead}" if first else ""
+            since = f": the schedule was first applied on {times.dated(first.at)}{host}{ahead}" if first else ""
             sentences = [
                 f"{schedule} did not exist yet at {at}{since}.",
                 "A new schedule never fires for times before it existed.",

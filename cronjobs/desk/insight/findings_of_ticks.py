@@ -400,7 +400,7 @@ def _two_files(host: str, found: TwoFiles) -> Finding:
         f"schedules of {several([shown_path(path) for path in found.waiting])} are not applied"
     )
     if found.others:
-        text += f" as long as {several([shown_path(path) for path in found.others])} ticks"
+        text += f" as long as ticks use {several([shown_path(path) for path in found.others])}"
     return Finding(
         "files",
         text,

@@ -96,8 +96,9 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     yield from _queues(health)
     for each in health.crashing:
         text = (
-            f"{each.job_type} was running in ticks that died: its jobs run in child processes until {CLEAN_ENDS} of "
-            f"them in a row have ended without a crash ({each.clean_ends} so far), or until an hour has passed"
+            f"{each.job_type} was running in ticks that died. Jobs of this type now run in child processes, until "
+            f"{CLEAN_ENDS} of these jobs in a row have ended without a crash ({each.clean_ends} so far), or until an "
+            "hour has passed"
         )
         command = typed("cronjobs history --type", each.job_type)
         yield Finding("crashing", text, Severity.NOTICE, since=each.found_at, command=command, subject=each.job_type)
@@ -302,8 +303,10 @@ def _deaths(health: Health, same: SameCause) -> Iterator[Finding]:
 def _unknown_effects(jobs: Sequence[int]) -> Iterator[str]:
     """Report the dead jobs with an effect whose outcome is unknown, which is not always why they died."""
     if jobs:
-        which = f"job {jobs[0]}" if len(jobs) == 1 else f"{len(jobs):,} of them, such as job {jobs[0]},"
-        yield f'nobody knows whether an effect of {which} happened (for details, run "cronjobs explain {jobs[0]}")'
+        unknown = f"nobody knows whether an effect of job {jobs[0]} happened"
+        if len(jobs) > 1:
+            unknown = f"for {len(jobs):,} of them, such as job {jobs[0]}, nobody knows whether an effect happened"
+        yield f'{unknown} (for details, run "cronjobs explain {jobs[0]}")'
 
 
 def _what_died(health: Health, same: SameCause) -> Iterator[str]:

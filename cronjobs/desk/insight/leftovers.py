@@ -56,7 +56,7 @@ def what_is_outside(
             if there
             else []
         ),
-        Leftover("your code", "wherever it enqueues", "enqueue() now fails, because the tables are gone"),
+        Leftover("your code", "each place that enqueues", "enqueue() now fails, because the tables are gone"),
     ]
 
 

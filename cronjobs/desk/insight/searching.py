@@ -120,7 +120,8 @@ def _words(text: str) -> Iterator[tuple[str, str]]:
             name, place = found[1].lower(), found.end()
         elif found and not text.startswith(EXEC_PREFIX, place):
             raise SearchError(
-                f"there is no {one_line(found[1], 40)}: only {', '.join(f'{each}:' for each in NAMES)} and id:"
+                f'a search has no field "{one_line(found[1], 40)}:", only '
+                f"{', '.join(f'{each}:' for each in NAMES)} and id:"
             )
         if text.startswith('"', place):
             quoted = _QUOTED.match(text, place)

@@ -12,11 +12,12 @@ READ: Final = {
     "CRONJOBS_DATABASE_URL": 'The jobs database, if --database-url is not given; overrides "database" in the file.',
     "CRONJOBS_TOKEN_URL": "On a cluster's worker: the database URL, with a role that may only take and confirm tokens.",
     "CRONJOBS_SCHEDULES": (
-        "off: this process runs jobs but fires no schedules. on or empty: this process also fires schedules."
+        'With "off", this process runs jobs but fires no schedules. With "on", or if the variable is empty, this '
+        "process also fires schedules."
     ),
-    "CRONJOBS_HOST": "This host's name in leases, logs and status; set a stable one in containers.",
+    "CRONJOBS_HOST": "This host's name in leases, logs and status. In a container, set a stable name.",
     "CRONJOBS_TRUST_FILES": (
-        "If root runs the tick: the users, such as deploy,ci, whose files, including cronjobs.yaml, the tick may use. "
+        "The users whose files, including cronjobs.yaml, a tick of root may use besides root's own, e.g. deploy,ci. "
         "1 means all users."
     ),
     "XDG_STATE_HOME": "Parent of the state folder. Default: ~/.local/state.",

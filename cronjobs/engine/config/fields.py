@@ -48,7 +48,7 @@ def integer(low: int, high: int) -> Reader:
     def read(reading: Reading, node: Node, path: str) -> int:
         text = reading.text(node)
         if not re.fullmatch(r"[-+]?[0-9]+", text):
-            raise FieldError(f"{shown(node)} is not a whole number: write one in {low}–{high}")
+            raise FieldError(f"{shown(node)} is not a whole number: write a number in {low}–{high}")
         if re.fullmatch(r"[-+]?0[0-9]+", text):
             raise FieldError(f"{shown(node)} is octal to some YAML readers: write it without the leading 0")
         if len(text) > 18 or not low <= int(text) <= high:
@@ -63,7 +63,7 @@ def number(low: float, high: float) -> Reader:
     def read(reading: Reading, node: Node, path: str) -> float:
         text = reading.text(node)
         if not re.fullmatch(r"[-+]?(0|[1-9][0-9]{0,15})(\.[0-9]{0,15})?", text):
-            raise FieldError(f"{shown(node)} is not a number: write one in {low:g}–{high:g}")
+            raise FieldError(f"{shown(node)} is not a number: write a number in {low:g}–{high:g}")
         if not low <= float(text) <= high:
             raise FieldError(f"{shown(node)} is not in {low:g}–{high:g}")
         return float(text)

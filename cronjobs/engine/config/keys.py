@@ -109,7 +109,7 @@ RUN: Final[Keys] = {
     "trust_files": ConfigKey(
         _trust,
         "[deploy]",
-        "If root runs the tick: the users, besides root, whose files the tick may use; true means all users.",
+        "The users, besides root, whose files a tick of root may use. The value true stands for all users.",
         "false",
     ),
     "long_jobs": ConfigKey(
@@ -233,7 +233,7 @@ FILE: Final[Keys] = {
     "project": ConfigKey(
         fields.title,
         "shop",
-        "The project that owns the jobs. It is stored in the database, so that another app's ticks "
+        "The project that owns the jobs. The database stores this name, so that another app's ticks "
         "claim nothing there.",
         "none",
     ),
@@ -241,8 +241,8 @@ FILE: Final[Keys] = {
         fields.title,
         "production",
         (
-            "The environment that the jobs belong to. It is stored in the database, so that a copy of the database "
-            "that is restored in another environment runs nothing."
+            "The environment that the jobs belong to. The database stores this name, so that nothing runs if a copy of "
+            "the database is restored in another environment."
         ),
         "none",
     ),
@@ -258,8 +258,8 @@ FILE: Final[Keys] = {
     "database": ConfigKey(
         Reader(fields.later, "database URL", schema_parts.DATABASE),
         "sqlite:///cronjobs.db",
-        "The URL of the jobs database, or django for the database in Django's settings; "
-        "--database-url and $CRONJOBS_DATABASE_URL override it.",
+        'The URL of the jobs database, or "django" for the database in Django\'s settings. '
+        "--database-url and $CRONJOBS_DATABASE_URL override this key.",
         "must be given somewhere",
     ),
     "schema": ConfigKey(
@@ -280,7 +280,7 @@ FILE: Final[Keys] = {
     "extras": ConfigKey(
         fields.list_of(fields.module, keep_good=True),
         "[acme.cronjobs_extra]",
-        "Modules that run alongside a tick or add findings: docs/how-to/alerts.md#an-extra-of-your-own.",
+        "Modules that run alongside a tick or add findings: see docs/how-to/alerts.md#an-extra-of-your-own.",
         "none",
     ),
     "setup": ConfigKey(fields.function, "django.setup", "A function to call before the imports.", "none"),
@@ -292,10 +292,10 @@ FILE: Final[Keys] = {
         "none",
     ),
     "timezone": ConfigKey(
-        fields.zone, "Europe/Berlin", "The default time zone of schedules, and the one that commands print in."
+        fields.zone, "Europe/Berlin", "The default time zone of schedules, and the zone in which commands print times."
     ),
     "log": ConfigKey(
-        fields.log_file, "cronjobs.log", ("The log file, with one line per event; none means no file."), "none"
+        fields.log_file, "cronjobs.log", 'The log file, with one line per event, or "none" for no file.', "none"
     ),
     "around": ConfigKey(
         fields.list_of(fields.hook, keep_good=True),

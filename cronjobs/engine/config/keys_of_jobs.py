@@ -31,7 +31,7 @@ RETRY: Final[Keys] = {
     "delays": ConfigKey(
         fields.list_of(fields.span("0s", "30d")),
         "[1m, 5m, 30m]",
-        "A list of delays, instead of base, factor and cap; the last delay repeats.",
+        'A list of delays, which replaces "base", "factor" and "cap". The last delay repeats.',
         "none: base, factor and cap apply",
     ),
     "retry_on": ConfigKey(
@@ -82,8 +82,8 @@ JOB_TYPE: Final[Keys] = {
     "timeout": ConfigKey(
         _TIMEOUT,
         "20m",
-        "How long an attempt may take. If this is above run.budget - 5 s (or, if the budget is below 15 s, above two "
-        "thirds of the budget), the job is a long job, which outlives its tick.",
+        "How long an attempt may take. With a timeout above run.budget - 5 s, the job is a long job, which outlives "
+        "its tick. If the budget is below 15 s, the bound is two thirds of the budget.",
         "from @job, else the shorter of 30s and a third of run.budget",
     ),
     "retry": ConfigKey(
@@ -101,7 +101,7 @@ JOB_TYPE: Final[Keys] = {
     "inherit_env": ConfigKey(
         fields.list_of(fields.variable),
         "[PATH, HOME]",
-        "The only variables that the command inherits from cron and the file.",
+        "The command inherits only these variables from cron's environment and from the file's env.",
         "all",
     ),
     "isolation": ConfigKey(
@@ -134,14 +134,14 @@ JOB_TYPE: Final[Keys] = {
     "durable": ConfigKey(
         fields.choice("group", "each"),
         "each",
-        "Whether outcomes are committed in groups, or one at a time (each) so that a crash repeats at most one job per "
-        "worker.",
+        'Whether a tick commits outcomes in groups ("group") or one at a time ("each"). With "each", a crash repeats '
+        "at most one job per worker.",
         "from @job, else group",
     ),
     "executor": ConfigKey(
         fields.name,
         "cluster",
-        "The entry under executors whose cluster runs the handler, instead of the host that claimed the job.",
+        'The entry under "executors" whose cluster runs the handler, instead of the host that claimed the job.',
         "from @job, else this host",
     ),
     "success_exit_codes": ConfigKey(
@@ -153,7 +153,7 @@ JOB_TYPE: Final[Keys] = {
     "retry_exit_codes": ConfigKey(
         fields.list_of(_EXIT_CODE),
         "[65]",
-        "Exit codes that are retried; needed only for 65 and 78, which are otherwise final.",
+        "Exit codes after which the job is retried. Only 65 and 78 need this key, because they are otherwise final.",
         "[]",
     ),
     "hide": ConfigKey(
@@ -165,7 +165,7 @@ JOB_TYPE: Final[Keys] = {
     "stdin": ConfigKey(
         fields.standard_input,
         "none",
-        "Text for the command's standard input; none means empty input.",
+        'Text for the command\'s standard input. With "none", the input is empty.',
         "the payload as JSON",
     ),
     "folder": ConfigKey(fields.path_beside_file, "/srv/shop", "Where the command runs.", "the file's folder"),
@@ -291,12 +291,15 @@ SCHEDULE: Final[Keys] = {
         "The program to run; its job type has the schedule's name.",
         "job or command must be given",
     ),
-    "payload": ConfigKey(payload, "{region: us}", "The payload of its jobs: the handler's keyword arguments.", "{}"),
-    "queue": ConfigKey(fields.name, "reports", "The queue that its jobs wait in."),
+    "payload": ConfigKey(payload, "{region: us}", "The payload of each job: the handler's keyword arguments.", "{}"),
+    "queue": ConfigKey(fields.name, "reports", "The queue that the schedule's jobs wait in."),
     "priority": ConfigKey(fields.integer(0, 9), "2", "Which waiting jobs start first, from 0 (first) to 9 (last)."),
-    "timeout": ConfigKey(_TIMEOUT, "40s", "How long an attempt of its jobs may take.", "the job type's timeout"),
+    "timeout": ConfigKey(_TIMEOUT, "40s", "How long an attempt of a job may take.", "the job type's timeout"),
     "max_attempts": ConfigKey(
-        _ATTEMPTS, "3", ("The number of failures after which one of its jobs is dead."), "the job type's max_attempts"
+        _ATTEMPTS,
+        "3",
+        "The number of failures after which a job of the schedule is dead.",
+        "the job type's max_attempts",
     ),
     "catch_up": ConfigKey(
         fields.choice("none", "latest", "all"),
@@ -304,7 +307,9 @@ SCHEDULE: Final[Keys] = {
         "Which occurrences run later if no tick ran in time: none, the latest (in place of all), or all.",
     ),
     "catch_up_within": ConfigKey(
-        fields.span("0s", "366d"), "6h", "How old an occurrence may be for catch_up to run it; older ones are missed."
+        fields.span("0s", "366d"),
+        "6h",
+        'How old an occurrence may be for "catch_up" to run it. Older occurrences are missed.',
     ),
     "catch_up_limit": ConfigKey(
         fields.integer(1, 10_000),

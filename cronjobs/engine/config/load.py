@@ -210,7 +210,7 @@ def _entries(
 def _queue(reading: Reading, key: Scalar, node: Node, path: str) -> Cap:
     values, bad = reading.fields(node, path, QUEUE)
     if "max_waiting" not in values and "max_waiting" not in bad:
-        raise FieldError('this entry needs the key max_waiting; for example, write "max_waiting: 10000"')
+        raise FieldError('this entry needs the key "max_waiting"; for example, write "max_waiting: 10000"')
     if bad:
         raise ReportedError
     return Cap(key.text, **values)
@@ -305,7 +305,7 @@ def _schedule(
     written = (set(node.entries) if isinstance(node, YamlMapping) else set()) | bad
     # A bad ping does not disable the schedule.
     good = not bad - {"ping"}
-    no_time = 'this schedule has no time: add the key cron (such as "15 2 * * *") or the key every (such as 10m)'
+    no_time = 'this schedule has no time: add the key "cron" (such as "15 2 * * *") or the key "every" (such as 10m)'
     nothing = 'this schedule runs nothing: write "job: billing.send_invoice" or "command: [backup, --all]"'
     for one, other, missing in (("cron", "every", no_time), ("job", "command", nothing)):
         if len(written & {one, other}) != 1:

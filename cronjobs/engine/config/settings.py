@@ -177,7 +177,7 @@ class ExecutorSettings:
 def unknown_executor(name: str, executors: Mapping[str, ExecutorSettings]) -> str:
     """Return a message: the executor *name* does not exist, and what to write in the file."""
     there = f"; there is {', '.join(sorted(executors))}" if executors else ""
-    return f'no executor is named "{one_line(name, 100)}"{there}: add "{name}: {{dask: …}}" under the key executors'
+    return f'no executor is named "{one_line(name, 100)}"{there}: add "{name}: {{dask: …}}" under the key "executors"'
 
 
 @dataclass(frozen=True)

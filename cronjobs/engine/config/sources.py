@@ -55,7 +55,7 @@ def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | No
         return None, problems
     if tree is None or (isinstance(tree, Scalar) and tree.is_null):
         return None, [problem('the file is empty: run "cronjobs init" in an empty folder to see what belongs in it')]
-    return None, [problem("the file must be a mapping: begin with a key such as database:", tree.line, tree.column)]
+    return None, [problem('the file must be a mapping: begin with a key such as "database:"', tree.line, tree.column)]
 
 
 def _content(file: Path) -> bytes:

@@ -60,7 +60,7 @@ class Variables:
         if value is None:
             raise UnsetVariableError(
                 f"${{{reference['name']}}} is not set: cron does not read your shell's variables; "
-                "set it in the env_file, or in the crontab's line"
+                "set the variable in the env_file, or in the crontab's line"
             )
         if "\x00" in value or any("\ud800" <= character <= "\udfff" for character in value):
             raise ValueError(f"the value of {reference[0]} is not UTF-8 text")

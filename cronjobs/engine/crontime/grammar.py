@@ -285,7 +285,7 @@ def _too_many_fields(fields: list[str]) -> str:
 
     The message shows the expression without seconds and years, or without the command of a crontab line.
     """
-    count = f"a cron expression has 5 fields, this one {len(fields)}"
+    count = f"a cron expression has 5 fields, but this one has {len(fields)}"
     first = " ".join(fields[:5])
     if not all(_FIELD_LIKE.fullmatch(field) for field in fields[5:]):
         known = f'write "{first}", and ' if _is_valid(first) else ""

@@ -74,7 +74,10 @@ class TickOptions:
     fail_on: Annotated[
         FailOn,
         Option(
-            "--fail-on", FailOn, "WHICH", help="Exit with 1 if a job died (dead), if any try failed (any), or never."
+            "--fail-on",
+            FailOn,
+            "WHICH",
+            help='When to exit with 1: "dead" if a job died, "any" if any try failed, "never" in no case.',
         ),
     ] = FailOn.DEAD
     verbose: Annotated[

@@ -64,5 +64,5 @@ def fires_schedules() -> bool:
     """
     said = os.environ.get("CRONJOBS_SCHEDULES", "").lower()
     if said not in ("", "on", "off"):
-        raise UsageError("CRONJOBS_SCHEDULES is neither on nor off: set it to off to run jobs without firing schedules")
+        raise UsageError('CRONJOBS_SCHEDULES is neither on nor off: write "off" to run jobs without firing schedules')
     return said != "off"

@@ -205,7 +205,7 @@ def backfill(
         )
     asked, last = last, min(last, stored.seen_until)
     if any(piece.start < last and first <= piece.end for piece in owed_by(stored).pieces):
-        raise UsageError('a pause is holding back part of that range: run "cronjobs resume" to let ticks run it')
+        raise UsageError('a pause is holding back part of that range: run "cronjobs resume", and ticks will run it')
     if not dry_run and stored.id not in store.lock_schedules(connection, [stored]):
         raise CronjobsError(f'a tick is settling "{name}" right now: try again')
     schedule = schedule_from_definition(name, stored.definition)

@@ -616,7 +616,7 @@ def test_runs_that_a_clock_ahead_made_too_early_are_noted_with_their_command(wor
     for right in ("11:25", "12:30"):
         world.tick(utc(f"2026-03-02T{right}:00"))
     nightly, sync = kept(world)
-    said = "of the occurrences that ran did so early, because a clock was ahead: cronjobs explain"
+    said = "of the occurrences ran early, because a clock was ahead: cronjobs explain"
     at = "2026-03-02T12:15:00+00:00"
     assert nightly.notes == [f"1 {said} nightly --at {at}"]
     span = "--from 2026-03-02T12:00:00+00:00 --to 2026-03-02T12:20:00+00:00"

@@ -16,7 +16,7 @@ executors: {c: {dask: "tls://scheduler:8786"}}
 executors: {c: {dask: "scheduler:8786"}}
     2:23: executors.c.dask: "scheduler:8786" is not the address of a scheduler: write it like tls://scheduler:8786
 executors: {c: {resources: {GPU: many}}}
-    2:34: executors.c.resources.GPU: "many" is not a number: write one in 0.001–1e+06
+    2:34: executors.c.resources.GPU: "many" is not a number: write a number in 0.001–1e+06
 """)
 
 

@@ -126,5 +126,5 @@ def test_a_dismissed_run_asks_for_no_other_dismissal(world: World, monkeypatch: 
     brake(world, "jobs", "dismiss", "1", monkeypatch=monkeypatch)
     told = world.ask("dump")
     assert dismiss not in told
-    again = "cron runs the line again when the line is due."
+    again = "cron runs its crontab line again when the line is due."
     assert told.steady[-1] == f"Job 1 died at 02:15:01, and was dismissed; {again}"

@@ -724,7 +724,7 @@ def test_lines_that_another_host_runs_are_not_restored_beside_it(cron_host: Host
     assert "web1" not in str(refused.exception)
     assert cron_host.crontab == text
     removed = cron_host.cli("remove")
-    assert "still runs them. If this host is to stay out of service, keep these" in removed.stderr
+    assert "still runs these lines. If this host is to stay out of service, keep these" in removed.stderr
     assert "nothing runs them" not in removed.stderr
     assert cron_host.cli("restore", "--yes").exit_code == 0
     assert cron_host.crontab == old

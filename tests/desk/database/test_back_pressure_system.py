@@ -74,7 +74,7 @@ def test_who_is_let_in(asking: str, let_in: str, left_out: str, refused: Any) ->
     ("line", "said"),
     cases("""
 queues: {mail: {on_full: drop}}
-    2:10: queues.mail: this entry needs the key max_waiting; for example, write "max_waiting: 10000"
+    2:10: queues.mail: this entry needs the key "max_waiting"; for example, write "max_waiting: 10000"
 queues: {mail: {max_waiting: 0}}
     2:30: queues.mail.max_waiting: "0" is not in 1–100000000
 queues: {mail: {max_waiting: 5, on_full: block}}
@@ -274,7 +274,7 @@ YAML = 'job_types: {t.ok: {command: ["true"]}}\nqueues: {mail: {max_waiting: 1, 
     ("on_full", "code", "out", "err"),
     [
         ("error", 1, "", 'queue "mail" is full (max_waiting 1): nothing was written; enqueue again later'),
-        ("drop", 0, 'dropped: queue "mail" is full, and on_full is drop\n', ""),
+        ("drop", 0, 'dropped: queue "mail" is full, and its "on_full" is "drop"\n', ""),
         (
             "wait",
             1,

@@ -110,7 +110,7 @@ def test_ten_causes_are_shown_and_the_others_counted(cronjobs: Cronjobs, rows: R
         died(rows, "x" * (number + 1), ago(minutes=1))
     out = cronjobs("status").out
     assert out.count("1 × GiveUp: x") == 10
-    assert "… and 2 more: --all" in out
+    assert "… and 2 more (--all shows them)" in out
     assert cronjobs("status", "--all").out.count("1 × GiveUp: x") == 12
 
 

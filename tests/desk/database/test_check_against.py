@@ -100,7 +100,7 @@ def test_each_payload_that_would_not_run_is_named_and_counted(
         f"    1 job (1 queued): {ids[4]}; {both}",
         "t.gone: no handler or command is registered under this name",
         f"    1 job (1 queued): {ids[5]}; keep a handler under this name until these jobs are done",
-        "of 7 payloads of jobs that may still run, 5 do not fit this code",
+        "checked 7 payloads of jobs that may still run: 5 do not fit this code",
     ]
     told = project.call("check", "--against", url, "--json").json
     assert (told["ok"], told["against"]["checked"], told["against"]["misfits"]) == (False, 7, 5)

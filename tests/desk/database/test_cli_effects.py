@@ -181,7 +181,8 @@ def test_settling_names_the_jobs_that_are_dead_for_the_effect_and_no_others(proj
         dead_job(project, job_id, of)
     answer = project.call("effects", "settle", key, "done")
     assert answer.out.splitlines()[1:] == [
-        f"job {job_id} died because of this effect: cronjobs jobs retry {job_id}" for job_id in (5, 6)
+        f"job {job_id} died because of this effect. To run the job again: cronjobs jobs retry {job_id}"
+        for job_id in (5, 6)
     ]
 
 
@@ -190,7 +191,7 @@ def test_settling_names_the_jobs_that_are_dead_for_the_effect_and_no_others(proj
     [
         ("mail:1", "is recorded as done and is never repeated: nothing was changed"),
         ("pay:7", "job 7 is performing the effect pay:7 now"),
-        ("mail:99", "there is no effect mail:99: cronjobs effects list"),
+        ("mail:99", 'there is no effect mail:99: "cronjobs effects list" lists all effects'),
     ],
 )
 @pytest.mark.parametrize("verdict", ["done", "not-done"])

@@ -121,7 +121,7 @@ BAD = [
     (f'{{"a": "{CANARY}\\u0000"}}', "payload.a contains a NUL character"),
     ('{"a\\u0000": 1}', "a key of payload contains a NUL character"),
     ('{"a": "\\ud800"}', "payload.a contains half of a surrogate pair"),
-    ('{"a": ' + "7" * 5000 + "}", "payload has a number of 5,000 digits, more than 400"),
+    ('{"a": ' + "7" * 5000 + "}", "payload has a number with 5,000 digits, more than 400"),
     ('{"a": ' * 40 + "1" + "}" * 40, "is nested deeper than 32 levels"),
     ('{"a": ' * 100_000 + "1" + "}" * 100_000, "payload is nested too deeply"),
     ('{"a": "' + "x" * 300_000 + '"}', "payload has 300,008 bytes, but the limit is 262,144"),

@@ -62,7 +62,7 @@ def test_sync_puts_the_file_in_force_and_a_second_time_there_is_nothing_to_do(pr
     assert project.call("sync").code == 0
     assert active(project) == {"a", "b", "c"}
     again = project.call("sync")
-    assert (again.code, again.out, again.err) == (0, "", "no schedule and no queue's cap changes\n")
+    assert (again.code, again.out, again.err) == (0, "", "no schedule changes, and no queue's cap changes\n")
     [applied, _] = [row for row in project.rows("audit") if row["action"] == "sync"]
     assert applied["detail"] == {"add": ["a", "b", "c"], "change": [], "remove": [], "rename": []}
     assert project.rows("meta")[0]["project"] == "shop"

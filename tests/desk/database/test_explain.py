@@ -153,7 +153,7 @@ def test_every_and_spread(world: World) -> None:
         "s was due at 2026-03-02 08:10:00 UTC, by the definition applied on 2026-03-02 08:00:30 by host alpha" in told
     )
     assert "(every 10m)" in told
-    assert "The schedule's spread setting delays its start until 08:1" in told
+    assert "The schedule's spread setting delays the job's start until 08:1" in told
 
 
 def test_of_two_hosts_the_one_that_made_it_is_named(world: World) -> None:
@@ -223,7 +223,7 @@ def test_skipped_for_a_job_that_is_pruned_since(world: World) -> None:
     world.ticks(utc("2026-03-02T08:03:10"), utc("2026-03-20T08:03:10"), every=20 * HOUR)
     told = world.ask("s", "--at", "2026-03-02T08:02")
     assert told.verdict == "skipped"
-    assert "What job 1 was doing then is no longer recorded: its row is gone." in told
+    assert "The row of job 1 is gone, so nothing records what the job was doing then." in told
 
 
 def test_overlap_wait_is_coalesced_into_the_job_that_waits(world: World) -> None:
@@ -387,7 +387,7 @@ def test_made_up_for_by_a_backfill(world: World, monkeypatch: pytest.MonkeyPatch
     assert told.steady[1:] == [
         "No tick reached the database between 01:58:00 and 02:31:12.",
         "It did not run when it was due: missed (no tick fired it in time (catch_up: none)).",
-        "A backfill by ada, at 02:31:12, made job 4 for it.",
+        "At 02:31:12, a backfill by ada made job 4 for it.",
         "Attempt 1 succeeded at 02:31:13 on alpha, after a moment.",
     ]
     found = world.ask("s", "--from", "2026-03-03T01:55").found

@@ -106,7 +106,10 @@ def test_before_it_was_defined(world: World) -> None:
     told = world.ask("s", "--at", "09:15")
     assert told.verdict == "not_yet_defined"
     assert told.steady == [
-        "s did not exist yet at 2026-03-02 09:15:00 UTC: it was first applied on 2026-03-02 10:00:00 by host beta.",
+        (
+            "s did not exist yet at 2026-03-02 09:15:00 UTC: the schedule was first applied on "
+            "2026-03-02 10:00:00 by host beta."
+        ),
         "A new schedule never fires for times before it existed.",
         "Under the definition applied on 2026-03-02 10:00:00 by host beta (15 * * * *, UTC) it would have been due.",
     ]
@@ -118,7 +121,7 @@ def test_defined_at_an_instant_that_is_still_to_come(world: World) -> None:
     world.clock.advance(-HOUR)
     told = world.ask("s", "--at", "08:15")
     assert told.verdict == "not_yet_defined"
-    first = "it was first applied on 2026-03-02 10:00:00 by host alpha, when a clock was ahead"
+    first = "the schedule was first applied on 2026-03-02 10:00:00 by host alpha, when a clock was ahead"
     assert f"s did not exist yet at 2026-03-02 08:15:00 UTC: {first}." in told
 
 

@@ -337,7 +337,7 @@ def test_due_work_that_no_ticks_options_reach(world: World) -> None:
         world.hosts["alpha"].tick(queue="slow", jobs=50)
     world.clock.advance(timedelta(seconds=20))
     told = world.ask(str(job_id))
-    assert "the options of every tick exclude it: since 08:01:10, all ticks ran on alpha with --queue slow" in told
+    assert "the options of every tick exclude the job: since 08:01:10, all ticks ran on alpha with --queue slow" in told
     world.hosts["alpha"].tick(only="t.work")
     world.clock.advance(timedelta(seconds=20))
     assert "all ticks ran on alpha with --only t.work" in world.ask(str(job_id))

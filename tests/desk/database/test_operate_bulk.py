@@ -448,12 +448,12 @@ def test_a_key_that_was_given_back_is_shown_explained_and_taken_back_if_it_is_fr
     assert "key        reminder:7 (released: the job was cancelled before it started)" in shown
     told = " ".join(cronjobs("explain", "--key", "reminder:7").out.split())
     assert f"Job {first} " in told
-    assert "before its first attempt, which released its key: another job can use that key" in told
+    assert "before its first attempt. The cancellation released its key: another job can use that key" in told
 
     second = rows.job(idempotency_key="reminder:7")
     assert f"Job {second} " in cronjobs("explain", "--key", "reminder:7").out
     told = " ".join(cronjobs("explain", str(first)).out.split())
-    assert f"which released its key: job {second} uses that key now. It does not run again:" in told
+    assert f"The cancellation released its key: job {second} uses that key now. Job {first} does not run again:" in told
     assert f'"cronjobs jobs retry {first}" is refused while job {second} has the key.' in told
     shown = " ".join(cronjobs("jobs", "show", str(first)).out.split())
     assert f'"cronjobs jobs retry {first}" is refused while job {second} has the key.' in shown

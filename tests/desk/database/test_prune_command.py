@@ -121,7 +121,7 @@ def test_the_oldest_row_of_each_kind_and_the_limit(database: Database, short: Cr
         connection.execute(insert(tables.jobs).values(row | key))
     answer = short("prune", "--dry-run")
     assert answer.out.splitlines() == [
-        "would be deleted, by the retention periods as of 2026-07-01 14:03:07 Europe/Berlin:",
+        "these rows are past their retention and would be deleted, as of 2026-07-01 14:03:07 Europe/Berlin:",
         "what            rows  oldest               kept",
         "succeeded jobs     2  2026-06-16 14:03:07  10d (retention.succeeded)",
     ]

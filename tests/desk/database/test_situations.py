@@ -274,7 +274,7 @@ def test_an_occurrence_that_gives_way_is_no_alarm(world: World) -> None:
             "It was skipped at 08:02:10, because job 1, made for 2026-03-02 08:01:00, was still unfinished "
             "(overlap: skip)."
         ),
-        "Its attempt 1 was running then, begun at 08:01:05, and still is.",
+        "Its attempt 1 had begun at 08:01:05, and is still running.",
         told.steady[-1],
     ]
     assert told.steady[-1].startswith("Job 1 is running now: attempt 1 on beta, begun at 08:01:05, 1m5s ago; its lease")
@@ -692,7 +692,7 @@ def test_ticks_for_another_queue(world: World) -> None:
         world.go(utc(f"2026-03-02T08:0{minute}:10"))
         world.hosts["alpha"].tick(queue="mail")
     told = world.ask("s", "--at", "08:01")
-    assert "the options of every tick exclude it: since 08:01:10, all ticks ran on alpha with --queue mail" in told
+    assert "the options of every tick exclude the job: since 08:01:10, all ticks ran on alpha with --queue mail" in told
     said = "the options of every tick exclude it; all ticks ran with --queue mail on alpha"
     assert found(world) == {"out_of_reach:default/t.work": f'1 due job waits in queue "default", type t.work: {said}'}
     assert alarm(world) == 1
@@ -1336,7 +1336,7 @@ def test_a_short_snooze_is_no_alarm(world: World) -> None:
     world.plan = [put_off(5 * MINUTE)]
     world.tick(utc("2026-11-20T07:15:12"))
     told = world.ask("nightly-report", "--at", "02:15")
-    assert "Attempt 1 ended at 02:15:12 on alpha, after 0s: it asked to run again later." in told
+    assert "Attempt 1 ended at 02:15:12 on alpha, after 0s: the handler asked to run again later." in told
     assert "Job 1 waits for another turn, due at 02:20:12" in told
     assert is_well(world)
 
@@ -1365,8 +1365,8 @@ def test_what_a_backfill_a_trigger_and_a_spread_make_is_well(world: World, monke
     brake(world, "backfill", "s", "--from", at, "--to", at, monkeypatch=monkeypatch)
     brake(world, "trigger", "t", monkeypatch=monkeypatch)
     world.ticks(utc("2026-03-02T22:06:00"), utc("2026-03-02T22:16:00"))
-    assert "A backfill by ada, at 22:05:00, made job" in world.ask("s", "--at", at)
-    assert "The schedule's spread setting delays its start until 22:1" in world.ask("t", "--at", "2026-03-02T22:10")
+    assert "At 22:05:00, a backfill by ada made job" in world.ask("s", "--at", at)
+    assert "schedule's spread setting delays the job's start until 22:1" in world.ask("t", "--at", "2026-03-02T22:10")
     assert is_well(world)
 
 

@@ -159,7 +159,7 @@ def test_in_a_pipe_the_first_twenty_are_shown_and_the_rest_counted(cronjobs: Cro
     for number in range(25):
         rows.schedule(f"s{number:02}", next_at=NOW + (number + 1) * MINUTE)
     out = cronjobs("status").out
-    assert "\n… and 5 more: --all\n" in out
+    assert "\n… and 5 more (--all shows them)\n" in out
     assert ("s19 " in out, "s20 " in out) == (True, False)
     assert "s24 " in cronjobs("status", "--all").out
     for words, shown in (((), 20), (("--all",), 25)):

@@ -87,7 +87,7 @@ def test_what_a_person_settles_names_no_tick_and_what_is_left_of_a_row_keeps_its
         ("enqueued", None),
         ("missed", "alpha"),
     ]
-    assert "A backfill by" in world.ask("s", "--at", "08:05")
+    assert "a backfill by" in world.ask("s", "--at", "08:05")
 
 
 def test_resume_by_hand_names_no_tick(world: World) -> None:

@@ -19,7 +19,7 @@ from cronjobs.engine.jobs import registry as handlers_here
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.model import RetryPolicy
 
-PERHAPS = "It may be in a module that cannot be imported."
+PERHAPS = "The handler may be in a module that cannot be imported."
 
 HANDLERS = """
 from cronjobs import Context, job

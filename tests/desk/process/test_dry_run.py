@@ -165,7 +165,7 @@ def test_what_is_paused_waits_unresolved_or_ran_out_is_told(project: Project) ->
     assert lines[0].startswith("queue default is paused by ")
     assert lines[1] == "1 lease expired: the tick would settle the attempts of expired leases first"
     assert lines[2] == "no job would run"
-    assert lines[3] == '1 job of type "t.gone" would wait, as there is no handler or command for it here'
+    assert lines[3] == '1 job of type "t.gone" would wait: no handler or command for this type is registered here'
     project.call("resume", "--queue", "default")
     assert "would run 1 job, in this order:" in dry(project)
 

@@ -139,7 +139,7 @@ def test_a_full_queue_that_drops_says_counts_and_logs_it(
         enqueue(user.target, "t.say", queue="mail")
         user.rollback()
     assert (in_queue(database), dropped(database)) == (2, 2)
-    said = 'queue.dropped job_type=t.say queue=mail count={} error="the queue is full, and its on_full setting is drop"'
+    said = 'queue.dropped job_type=t.say queue=mail count={} error="the queue is full and drops jobs (on_full: drop)"'
     assert caplog.messages == [said.format(2), said.format(1)]
 
 

@@ -121,7 +121,7 @@ def test_an_enqueue_that_meets_an_open_one_says_so_stays_usable_and_is_counted(
         enqueue(holder, "t.say", queue="mail")
         assert enqueue(user, "t.mine").new
         with pytest.raises(
-            QueueHeld, match='queue "mail": nothing was written, because another transaction has enqueued into it'
+            QueueHeld, match='queue "mail": nothing was written, because another transaction has enqueued into this'
         ):
             enqueue(user, "t.say", queue="mail")
         assert enqueue(user, "t.mine").new

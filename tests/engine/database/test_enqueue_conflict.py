@@ -71,7 +71,7 @@ def test_a_key_that_a_job_of_another_type_has_is_logged(
     assert [one.new for one in made] == [False, False, True]
     ids = [one.id for one in made]
     said = "enqueue.key_of_another_type job_type={} existing_type={} job_id={} count={} error="
-    share = "idempotency keys are common to all job types, so begin each key with the job's type"
+    share = "all job types share one set of idempotency keys, so begin each key with the job's type"
     assert caplog.messages == [
         said.format("pay", "mail", ids[0], 2)
         + f'"job {ids[0]} (mail) has this idempotency key, so no pay job was enqueued; {share}"',

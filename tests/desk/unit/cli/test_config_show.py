@@ -99,7 +99,7 @@ def test_the_table_for_people_and_a_key_of_it(project: Project) -> None:
     lines = [line.split() for line in answer.out.splitlines()]
     assert ["run.budget", "50s", "cronjobs.yaml:9"] in lines
     assert "schedules.nightly.queue" not in answer.out
-    assert "cronjobs.yaml:17 is invalid: see cronjobs check" in answer.out
+    assert 'cronjobs.yaml:17 is invalid: see "cronjobs check"' in answer.out
     assert "run.every" in answer.err  # the problems themselves
     one = project.call("config", "show", "schedules.nightly").out.splitlines()
     assert len(one) == 1 + len(next(each.rows for each in sections() if each.paths == ("schedules.NAME",)))

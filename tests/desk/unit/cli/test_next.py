@@ -206,7 +206,7 @@ def test_a_count_stands_in_for_the_24_hours(project: Project) -> None:
     with_file(project, 'schedules: {weekly: {cron: "0 0 * * 1", job: x}, yearly: {cron: "@yearly", job: x}}\n')
     answer = project.call("next", "--from", "2026-12-15")
     assert (answer.code, answer.out) == (0, "")
-    assert answer.err == "nothing is due in these 24 h; the next is weekly in 6d: -n 1 shows it\n"
+    assert answer.err == "nothing is due in these 24 h; the next is weekly in 6d (-n 1 shows it)\n"
     found = project.call("next", "--from", "2026-12-15", "-n", "3", "--json").json
     assert [entry["schedule"] for entry in found] == ["weekly", "weekly", "yearly"]
 

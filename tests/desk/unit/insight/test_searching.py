@@ -61,7 +61,7 @@ def test_a_search_means_what_it_says(text: str, means: Search) -> None:
     ("text", "says"),
     [
         ("status:weird", "'weird' is not one of queued, running"),
-        ("typ:billing", "there is no typ: only type:, status:"),
+        ("typ:billing", 'a search has no field "typ:", only type:, status:'),
         ("type:a type:b", '"type:" is given twice'),
         ("type:a b", '"type:" is given twice'),
         ("type:", '"type:" has no value'),

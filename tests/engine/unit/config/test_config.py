@@ -127,7 +127,7 @@ BAD_VALUES = cases(r"""
 run: {workers: 010}
     2:16: run.workers: "010" is octal to some YAML readers: write it without the leading 0
 run: {workers: four}
-    2:16: run.workers: "four" is not a whole number: write one in 1–64
+    2:16: run.workers: "four" is not a whole number: write a number in 1–64
 run: {workers: 0}
     2:16: run.workers: "0" is not in 1–64
 run: {workers: 65}
@@ -231,7 +231,7 @@ job_types: {a: {on_lost: drop}}
 job_types: {a: {on_los: dead}}
     2:17: job_types.a.on_los: unknown key, did you mean "on_lost"?
 job_types: {a: {executor: cluster}}
-    2:27: job_types.a.executor: no executor is named "cluster": add "cluster: {dask: …}" under the key executors
+    2:27: job_types.a.executor: no executor is named "cluster": add "cluster: {dask: …}" under the key "executors"
 job_types: {a: {command: [ls], success_exit_codes: [0, 256]}}
     2:56: job_types.a.success_exit_codes[1]: "256" is not in 0–255
 job_types: {a: {command: [ls], success_exit_codes: 3}}
@@ -279,7 +279,8 @@ schedules: {a: {cron: "1 \x325 * * *", job: x}}
 schedules: {a: {every: 1m, cron: 1 2 * * *, job: x}}
     2:13: schedules.a: "cron" and "every" cannot be combined: delete one
 schedules: {a: {job: x}}
-    2:13: schedules.a: this schedule has no time: add the key cron (such as "15 2 * * *") or the key every (such as 10m)
+    2:13: schedules.a: this schedule has no time: add the key "cron" (such as "15 2 * * *") or the key "every"
+    (such as 10m)
 schedules: {a: {every: 1m}}
     2:13: schedules.a: this schedule runs nothing: write "job: billing.send_invoice" or "command: [backup, --all]"
 schedules: {a: {every: 1m, job: x, command: [y]}}

@@ -71,8 +71,8 @@ def test_the_command_line_goes_before_the_environment_and_that_before_the_file()
     ("line", "said"),
     cases("""
 database: ${DATABASE_URL}
-    1:11: database: ${DATABASE_URL} is not set: cron does not read your shell's variables; set it in the env_file, or
-    in the crontab's line
+    1:11: database: ${DATABASE_URL} is not set: cron does not read your shell's variables; set the variable in the
+    env_file, or in the crontab's line
 database: ${EMPTY}
     1:11: database: the URL is empty: write sqlite:///cronjobs.db, or set the variable it comes from
 database: ${NO_URL}

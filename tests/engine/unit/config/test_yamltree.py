@@ -65,8 +65,8 @@ def test_a_trap_is_refused_with_its_place_and_the_fix(text: str, messages: list[
     [
         (b"", ': the file is empty: run "cronjobs init" in an empty folder to see what belongs in it'),
         (b"# nothing yet\n", ': the file is empty: run "cronjobs init" in an empty folder to see what belongs in it'),
-        (b"- a\n", ":1:1: the file must be a mapping: begin with a key such as database:"),
-        (b"\nsome words\n", ":2:1: the file must be a mapping: begin with a key such as database:"),
+        (b"- a\n", ':1:1: the file must be a mapping: begin with a key such as "database:"'),
+        (b"\nsome words\n", ':2:1: the file must be a mapping: begin with a key such as "database:"'),
         (b"a: \xc3\xa4\nb: \xff", ":2:4: this is not UTF-8: save the file as UTF-8"),
         (b"\xef\xbb\xbfa: \xff", ":1:4: this is not UTF-8: save the file as UTF-8"),
         ("a: 1".encode("utf-16"), ": the file is UTF-16: save it as UTF-8"),

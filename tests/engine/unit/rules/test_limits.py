@@ -126,7 +126,7 @@ def test_the_forms_of_a_limit() -> None:
 "smtp:": 0
     2:19: limits."smtp:": 0 would let no job start: to stop jobs for a while, run "cronjobs pause --queue NAME"
 "smtp:": four
-    2:19: limits."smtp:": "four" is not a whole number: write one in 1–10000
+    2:19: limits."smtp:": "four" is not a whole number: write a number in 1–10000
 "smtp:": {each: 0}
     2:26: limits."smtp:".each: 0 would let no job start: to stop jobs for a while, run "cronjobs pause --queue NAME"
 "smtp:": {}
