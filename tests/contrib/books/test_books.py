@@ -623,7 +623,7 @@ def test_runs_that_a_clock_ahead_made_too_early_are_noted_with_their_command(wor
     assert sync.notes == [f"2 {said} sync {span}"]
     assert told([nightly, sync]) == []
     answer = world.cronjobs("books")
-    assert "did so early" in answer.out
+    assert "2 of the occurrences ran early, because a clock was ahead" in answer.out
     assert answer.code == 0
     with world.database.write() as connection:  # the same occurrence had a second run, which was in time
         connection.execute(update(tables.jobs).where(tables.jobs.c.schedule == "nightly").values(attempts=2))
