@@ -2101,6 +2101,24 @@ MUTANTS = (
         (UNSENT,),
     ),
     Mutant(
+        "an effect with a result is withdrawn, because an earlier call did nothing",
+        "cronjobs/engine/jobs/effects.py",
+        "if self._did_nothing and self.result is None and not self.unknown",
+        "if self._did_nothing and not self.unknown",
+        (
+            "tests/engine/database/test_effect_rules.py::test_a_later_call_in_the_block_may_have_done_what_an_earlier_one_did_not",
+        ),
+    ),
+    Mutant(
+        "a block that called did_nothing() and ended well counts as done",
+        "cronjobs/engine/jobs/effects.py",
+        "elif self._did_nothing and self.result is None:",
+        "elif False:",
+        (
+            "tests/engine/database/test_effect_rules.py::test_a_later_call_in_the_block_may_have_done_what_an_earlier_one_did_not",
+        ),
+    ),
+    Mutant(
         "SQLite's temporary data in its temporary folder",
         "cronjobs/engine/database/connection.py",
         "temp_store = MEMORY",

@@ -104,42 +104,48 @@ def _plain(result: Any) -> str:
 @app.command(epilog="For example: cronjobs effects settle invoice-email:42 done --why 'it is in the outbox'")
 def settle(
     source: Source,
-    key: Annotated[str, typer.Argument(metavar="KEY", help='The key, as "cronjobs effects list" prints it.')],
-    verdict: Annotated[Verdict, typer.Argument(metavar="done|not-done", help="Whether the effect happened.")],
+    keys: Annotated[
+        list[str], typer.Argument(metavar="KEY...", help='The keys, as "cronjobs effects list" prints them.')
+    ],
+    verdict: Annotated[Verdict, typer.Argument(metavar="done|not-done", help="Whether the effects happened.")],
     result: Annotated[
         str | None, typer.Option("--result", metavar="JSON", help='The result for later attempts; only with "done".')
     ] = None,
     why: WhyOption = None,
 ) -> None:
-    """Record whether an effect with an unknown outcome happened.
+    """Record whether effects with an unknown outcome happened.
 
-    With done, the effect counts as recorded, and no attempt repeats it. With not-done, the effect counts as never
-    begun, and the next attempt performs it. The command lists the jobs that died because of the effect. These jobs stay
-    dead until you retry them. Exit code 1: the effect is recorded already, a job is performing the effect now, or the
-    effect does not exist. In these cases the command changes nothing.
+    With done, an effect counts as recorded, and no attempt repeats it. With not-done, the effect counts as never begun,
+    and the next attempt performs it. The command lists the jobs that died because of the effects. These jobs stay dead
+    until you retry them. Exit code 1: an effect is recorded already, a job is performing an effect now, or an effect
+    does not exist. In these cases the command changes nothing.
     """
     written = _result(result, verdict)
+    dead: dict[int, None] = {}
     with our_database(source) as (_, database), database.write() as connection:
-        found = _settled(connection, key, verdict, written)
-        record(
-            connection,
-            action="settle",
-            subject=f"effect {found.key}",
-            why=why,
-            detail={"as": str(verdict), "was": found.state, "job_id": found.job_id, "attempt": found.attempt},
-            at=database_now(connection),
-            **by_hand(),
-        )
-        # Find the jobs by their error, which is the text of EffectUnknown, truncated as the worker stores it.
-        dead = ledger.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2))
+        for key in dict.fromkeys(keys):
+            found = _settled(connection, key, verdict, written)
+            record(
+                connection,
+                action="settle",
+                subject=f"effect {found.key}",
+                why=why,
+                detail={"as": str(verdict), "was": found.state, "job_id": found.job_id, "attempt": found.attempt},
+                at=database_now(connection),
+                **by_hand(),
+            )
+            # Find the jobs by their error, which is the text of EffectUnknown, truncated as the worker stores it.
+            dead |= dict.fromkeys(ledger.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2)))
     done = "is recorded as done: no attempt will repeat it"
     undone = "counts as never begun: if there is a later attempt, it will perform the effect"
-    echo(f"effect {safe(found.key)} {done if verdict is Verdict.DONE else undone}")
-    for job_id in dead[:LISTED_JOBS]:
-        echo(f"job {job_id} died because of this effect. To run the job again: cronjobs jobs retry {job_id}")
+    for key in dict.fromkeys(keys):
+        echo(f"effect {safe(key)} {done if verdict is Verdict.DONE else undone}")
+    its = "this effect" if len(keys) == 1 else "one of these effects"
+    for job_id in [*dead][:LISTED_JOBS]:
+        echo(f"job {job_id} died because of {its}. To run the job again: cronjobs jobs retry {job_id}")
     if len(dead) > LISTED_JOBS:
         more = counted(len(dead) - LISTED_JOBS, "more job")
-        complain(f"{more} died because of this effect. To list all dead jobs: cronjobs jobs list --status dead")
+        complain(f"{more} died because of {its}. To list all dead jobs: cronjobs jobs list --status dead")
 
 
 def _settled(connection: Connection, key: str, verdict: Verdict, result: str | None) -> Record:

@@ -148,6 +148,7 @@ class NotStartedRecord:
     why: str
     too_short: bool = False  # whether the job does not fit even a whole tick
     again: bool = False  # whether this tick had already run an earlier attempt of the job
+    out_of_time: bool = False  # whether the timeout did not fit into the rest of the tick
     no_place: bool = False  # whether all slots for long jobs were taken on that host
     passed_over: bool = False  # whether the job was due during the whole tick, which had a free worker
     no_process: bool = False  # whether that host could not start a process for the long job

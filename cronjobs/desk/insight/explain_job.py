@@ -546,7 +546,9 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
                 f"the row free will run it{began}"
             )
     since = f"due since {times.clock(job.run_at)}, for {rough(now - job.run_at)}"
-    return [*_passed_over(job, times), f"{waits}, {since}: {why}.", *ends]
+    # A tick records why it stopped starting jobs of a type. If other jobs come first, that was not this job's turn.
+    behind = job.ahead is not None and job.passed_over is not None and job.passed_over.out_of_time
+    return [*([] if behind else _passed_over(job, times)), f"{waits}, {since}: {why}.", *ends]
 
 
 def _ahead(ahead: JobsAhead | None) -> str:

@@ -262,6 +262,7 @@ def _passed_over(
                     _HAD_A_WORKER if passed_over else why + _more(entry["why"], tick) + why_it_must_fit(entry),
                     too_short=entry["why"] == TOO_SHORT,
                     again=any(_ran_in(tick, each) for each in attempts.get(row.id, ())),
+                    out_of_time=entry["why"] == OUT_OF_TIME,
                     no_place=entry["why"] == NO_PLACE,
                     passed_over=passed_over,
                     no_process=entry["why"] == NO_PROCESS,

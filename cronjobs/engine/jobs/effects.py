@@ -279,8 +279,8 @@ class Effect:
     result, and leaving the block writes nothing. If ``unknown`` is True, an earlier attempt began the effect, but
     recorded no result, so the effect may have happened. If an exception leaves the block, the effect becomes unknown,
     because it was begun but not done. But if the handler has called ``did_nothing()``, or if the error shows that the
-    block's ``single_call`` did nothing, the effect counts as never begun. An effect that was already unknown on entry
-    stays unknown after any exception.
+    block's ``single_call`` did nothing, the effect counts as never begun, unless the block has set a result. An effect
+    that was already unknown on entry stays unknown after any exception.
     """
 
     def __init__(
@@ -327,12 +327,19 @@ class Effect:
         try:
             if self.done:
                 return
-            if self._single_call and error is not None and self.result is None:
+            if self._single_call and error is not None:
                 self._did_nothing = self._did_nothing or unsent.did_nothing(error, self._handled_before)
-            if self._did_nothing:
-                if not self.unknown:
+            if error is not None:
+                if self._did_nothing and self.result is None and not self.unknown:
                     self._ledger.withdraw(self.key)
-            elif kind is None:
+            # A call after did_nothing() may have done the effect. Only a result shows that.
+            elif self._did_nothing and self.result is None:
+                raise UsageError(
+                    f"the block of the effect {self.key} called did_nothing() and then ended without an exception, so "
+                    "nobody knows whether the effect happened: raise an exception, or set effect.result if a later "
+                    "call in the block has done the effect"
+                )
+            else:
                 self._ledger.record(self.key, self.result)
         finally:
             # Drop the reference to this exception, because its traceback keeps frames and their variables alive.
@@ -342,8 +349,9 @@ class Effect:
     def did_nothing(self) -> None:
         """Declare that this attempt did nothing, for example because a provider refused at once. Call it, then raise.
 
-        If an exception then leaves the block, the effect counts as never begun. An effect that was unknown before stays
-        unknown, because this attempt does not show what an earlier attempt did.
+        If an exception then leaves the block, the effect counts as never begun. So do not make another call in the same
+        block: leave the block, and enter it again. An effect that was unknown before stays unknown, because this
+        attempt does not show what an earlier attempt did.
         """
         self._did_nothing = True
 

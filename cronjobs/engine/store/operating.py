@@ -100,7 +100,9 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
 
     Their history is kept. ``attempts`` is not reset, because the fence needs attempt numbers that only rise.
     """
-    again = f"""status = 'queued', run_at = {NOW}, failures = 0, losses = 0, interruptions = 0, finished_at = NULL,
+    # A retry that is overdue keeps its place in line.
+    due = f"CASE WHEN j.status = 'failed' AND j.run_at < {NOW} THEN j.run_at ELSE {NOW} END"
+    again = f"""status = 'queued', run_at = {due}, failures = 0, losses = 0, interruptions = 0, finished_at = NULL,
       cancel_requested_at = NULL, dismissed_at = NULL, misfit_since = NULL, {TAKE_KEY_BACK}"""
     dead = run(connection, f"SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.status = 'dead'", ids=sorted(ids))
     were_dead = frozenset(dead.scalars())

@@ -186,6 +186,24 @@ def test_settling_names_the_jobs_that_are_dead_for_the_effect_and_no_others(proj
     ]
 
 
+def test_several_effects_are_settled_together_or_not_at_all(project: Project) -> None:
+    fill(project)
+    before = project.everything()
+    refused = project.call("effects", "settle", "mail:2", "mail:1", "mail:3", "done")
+    assert (refused.code, refused.out) == (1, "")
+    assert project.everything() == before
+    answer = project.call("effects", "settle", "mail:2", "mail:3", "mail:2", "done", "--why", "in the outbox")
+    assert answer.out == "".join(
+        f"effect {key} is recorded as done: no attempt will repeat it\n" for key in ("mail:2", "mail:3")
+    )
+    assert {row["key"] for row in project.rows("effects") if row["state"] == "recorded"} == {
+        "mail:1",
+        "mail:2",
+        "mail:3",
+    }
+    assert [entry["subject"] for entry in audit(project)] == ["effect mail:2", "effect mail:3"]
+
+
 @pytest.mark.parametrize(
     ("key", "said"),
     [

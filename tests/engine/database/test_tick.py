@@ -25,6 +25,7 @@ from cronjobs.engine.jobs.enqueue import enqueue
 from cronjobs.engine.probe.idle_conditions import NOTHING_DUE
 from cronjobs.engine.schedules.definition import fingerprint
 from cronjobs.engine.store import meta, operating, schedules
+from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import record
 from cronjobs.errors import ForeignDatabase
 from cronjobs.testing import FakeClock
@@ -426,6 +427,18 @@ def test_a_job_that_was_pruned_but_for_its_key_is_not_run_again_without_its_payl
         changed = operating.retry(connection, [job_id, kept_id], operating.OperatorAction("retry", "ada", "here", None))
     assert changed.done == {kept_id}
     assert [row.status for row in ask(select(jobs_table.c.status).order_by(jobs_table.c.id))] == ["dead", "queued"]
+
+
+def test_an_overdue_retry_that_somebody_retries_keeps_its_place(database: Database, ask: Any, clock: FakeClock) -> None:
+    waiting = {"status": "failed", "attempts": 1, "failures": 1}
+    overdue, ahead = clock.now() - timedelta(minutes=7), clock.now() + timedelta(minutes=7)
+    ids = [put(database, run_at=at, **waiting) for at in (overdue, ahead)]
+    with database.write() as connection:
+        act = operating.OperatorAction("retry", "ada", "here", None)
+        assert operating.retry(connection, ids, act).done == {*ids}
+        now = database_now(connection)
+    rows = ask(select(jobs_table).order_by(jobs_table.c.id))
+    assert [(row.run_at, row.status, row.failures) for row in rows] == [(overdue, "queued", 0), (now, "queued", 0)]
 
 
 def test_a_key_goes_at_last(database: Database, host: Host, ask: Any) -> None:
