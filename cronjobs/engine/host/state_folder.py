@@ -60,9 +60,12 @@ class State:
             except OSError:
                 os.unlink(fresh, dir_fd=folder)
 
-    def append(self, name: str, text: str) -> None:
+    def append(self, name: str, text: str) -> bool:
+        """Append *text* to the file. Return whether it was stored."""
         with suppress(OSError), self._opened(make=True) as folder:
             _put(folder, name, os.O_CREAT | os.O_APPEND, text.encode(errors="replace"))
+            return True
+        return False
 
     def take(self, name: str) -> str | None:
         """Read and delete the file. If two processes take the same file at once, only one of them gets the content."""

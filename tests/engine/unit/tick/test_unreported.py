@@ -1,0 +1,53 @@
+"""Several ticks of one host change the file of unreported deaths at once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from cronjobs import clock
+from cronjobs.engine.host.state_folder import State
+from cronjobs.engine.tick.unreported import Unreported
+
+CONFIG = Path("/srv/shop/cronjobs.yaml")
+KILLED = "alpha:b:1:1:0:killed"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "cronjobs"
+
+
+def test_two_ticks_that_end_at_once_leave_no_line_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Unreported(CONFIG, KILLED).begin()
+    first, second = (Unreported(CONFIG, f"alpha:b:1:{pid}:0:tick") for pid in (2, 3))
+    for tick in (first, second):
+        tick.begin()
+    second.reported(KILLED)
+    looked, ending = threading.Event(), threading.Thread(target=second.end)
+    take = State.take
+
+    def taken_by_first(state: State, name: str) -> str | None:
+        """The second tick looks for its line while the first tick has it."""
+        monkeypatch.setattr(State, "take", take)
+        content = take(state, name)
+        ending.start()
+        assert looked.wait(10)
+        return content
+
+    monkeypatch.setattr(State, "take", taken_by_first)
+    monkeypatch.setattr(clock, "sleep", lambda seconds: looked.set())
+    first.end()
+    ending.join()
+    assert [*folder.iterdir()] == []
+
+
+def test_a_tick_whose_line_was_not_stored_does_not_wait_for_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write_text("no folder")
+    monkeypatch.delattr(clock, "sleep")
+    tick = Unreported(CONFIG, "alpha:b:1:2:0:tick")
+    tick.begin()
+    tick.end()
