@@ -112,8 +112,8 @@ def job_lost(job: Job, transition: Transition, error: str) -> Event:
 
 
 def job_died_unreported(job_id: int, job_type: str, error_type: str | None, error: str | None) -> Event:
-    """A tick recorded this death, and was killed before it could report it."""
-    note = "the tick that recorded this was killed"
+    """A process recorded this death, and was killed before it could report it."""
+    note = "the process that recorded this was killed"
     facts = {"job_id": job_id, "job_type": job_type, "error_type": error_type, "error": error, "note": note}
     return Event("job.dead", facts, ERROR)
 

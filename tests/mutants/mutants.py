@@ -2551,6 +2551,27 @@ MUTANTS = (
         ("tests/engine/process/test_alarm.py::test_a_tick_that_is_killed_has_printed_who_died",),
     ),
     Mutant(
+        "a tick that ends leaves its line behind if another tick is rewriting the lines",
+        "cronjobs/engine/tick/unreported.py",
+        "            if not self._stored or self._runner in runners:\n",
+        "            if runners is not None:\n",
+        ("tests/engine/unit/tick/test_unreported.py::test_two_ticks_that_end_at_once_leave_no_line_behind",),
+    ),
+    Mutant(
+        "a long job's process may record a death before it is noted as unreported",
+        "cronjobs/engine/tick/long_job_process.py",
+        "    unreported.begin()\n",
+        "",
+        ("tests/engine/process/test_long_jobs_stop.py::test_a_killed_supervisor_s_death_is_reported",),
+    ),
+    Mutant(
+        "a full tick takes a signal and its copy from the lingering tick as two signals",
+        "cronjobs/engine/tick/tick.py",
+        "if timer.is_given() and self._repeated.again(number):",
+        "if timer.is_given() and False:",
+        ("tests/engine/process/test_shutdown.py::test_a_signal_to_a_lingering_and_to_its_full_tick_is_one_signal",),
+    ),
+    Mutant(
         "a cause is recorded as printed before it is printed",
         "cronjobs/engine/tick/mail_throttle.py",
         "            if say is not None:\n",

@@ -26,6 +26,7 @@ from cronjobs.engine.tick.loop import Loop
 from cronjobs.engine.tick.mail_throttle import leave_death
 from cronjobs.engine.tick.pacing import NO_SLOT
 from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, TickFilter
+from cronjobs.engine.tick.unreported import Unreported
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Watchdog
 
 LOOK_S: Final = 1.0  # seconds between looks for work and for changed files
@@ -122,6 +123,8 @@ def supervise(
         to_log(event)
         leave_death(settings.file, f"a job of executor {executor.name}", event)
 
+    unreported = Unreported(settings.file, locked_by)
+    unreported.begin()
     # A supervisor has no deadline, so no job is too long for it. So it starts no processes for long jobs.
     ours = replace(settings, run=replace(settings.run, budget=NO_DEADLINE, long_jobs=0))
     workers = ClusterWorkers(
@@ -157,6 +160,7 @@ def supervise(
     why = supervisor.run()
     release_lock()
     loop.finish()
+    unreported.end()
     workers.leave()
     log(events.supervisor_ended(executor.name, why))
     extras.end(RunSummary(min(SYSTEM.monotonic() + LAST_S, loop.gone_by - PAST_DEADLINE_S)))

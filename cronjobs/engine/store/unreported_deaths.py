@@ -1,25 +1,31 @@
-"""Read the deaths that a killed tick may have recorded without reporting them."""
+"""Read the deaths that a killed process may have recorded without reporting them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, TICKS
+from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, TICKS, before_now
 from cronjobs.engine.rules.misfits import MISFIT
 from cronjobs.engine.store.shown_columns import columns_shown
 from cronjobs.engine.store.sql import run
 
-# At most this many deaths of one tick are reported. "status" shows all of them.
+# At most this many deaths of one process are reported. "status" shows all of them.
 MOST: Final = 1000
+# Report the deaths of a long job's process or of a supervisor if they are not older than this. Such a process may have
+# worked for days, and has reported its earlier deaths.
+NOT_OLDER: Final = timedelta(hours=1)
+_BEGAN: Final = f"(SELECT t.started_at FROM {TICKS} t WHERE t.tick = :tick)"
 
 
 def deaths_of(connection: Connection, runner: str) -> Sequence[Row[Any]]:
-    """Return the jobs that the tick of *runner* (a ``locked_by``) may have recorded as dead, the first to die first.
+    """Return the jobs that *runner* (a ``locked_by``) may have recorded as dead, the first to die first.
 
-    These are its own attempts, and also lost attempts and misfits, which any tick may have recorded since it began.
+    These are its own attempts. If it is a tick, these are also lost attempts and misfits, which any tick may have
+    recorded since it began.
     """
     return run(
         connection,
@@ -27,11 +33,12 @@ def deaths_of(connection: Connection, runner: str) -> Sequence[Row[Any]]:
         SELECT j.id, {columns_shown("job_type", "error_type", "last_error")}
         FROM {JOBS} j JOIN {JOB_RUNS} r ON r.job_id = j.id AND r.attempt = j.attempts
         WHERE j.status = 'dead' AND j.finished_at IS NOT NULL
-          AND j.finished_at >= (SELECT t.started_at FROM {TICKS} t WHERE t.tick = :tick)
-          AND (r.runner = :runner OR r.outcome = 'lost' OR j.error_type = :misfit)
+          AND j.finished_at >= coalesce({_BEGAN}, {before_now(":older_s")})
+          AND (r.runner = :runner OR ({_BEGAN} IS NOT NULL AND (r.outcome = 'lost' OR j.error_type = :misfit)))
         ORDER BY j.finished_at LIMIT :most""",
         tick=runner.rpartition(":")[2],
         runner=runner,
+        older_s=NOT_OLDER.total_seconds(),
         misfit=MISFIT,
         most=MOST,
     ).all()

@@ -31,6 +31,7 @@ from cronjobs.engine.tick.extras import RunSummary, extras_of_job
 from cronjobs.engine.tick.log import Log, start_reporter
 from cronjobs.engine.tick.long_jobs import ADOPTED, FULL, STOPPED, Adopted, Handover, adopt
 from cronjobs.engine.tick.loop import Loop
+from cronjobs.engine.tick.unreported import Unreported
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Watchdog
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
 
@@ -125,6 +126,8 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
         # a tick prints.
         mail_throttle.leave_death(settings.file, "a long job", event)
 
+    unreported = Unreported(settings.file, attempt.job.locked_by or "")
+    unreported.begin()
     around = replace(around, on_start=start_reporter(log, extras), on_end=extras.ended)
     loop = Loop.for_one_job(
         attempt,
@@ -141,6 +144,7 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
     signals.pass_to(loop)
     loop.run()
     loop.finish()
+    unreported.end()
     until = min(SYSTEM.monotonic() + REPORT_S, loop.gone_by - PAST_DEADLINE_S)
     watchdog.stand_at(until + PAST_DEADLINE_S)
     extras.end(RunSummary(until, news=bool(loop.counts.dead) and not signals.came))

@@ -277,7 +277,7 @@ def test_a_tick_that_finds_a_killed_tick_reports_its_deaths_once(project: Projec
     assert (killed.wait(), killed.stderr) == (-signal.SIGKILL, "")
     told = project.tick()
     died = "cronjobs: a job is dead: job 1 t.dies: ValueError: no such invoice"
-    assert told.stderr.startswith(f"{died}; the tick that recorded this was killed; look: ")
+    assert told.stderr.startswith(f"{died}; the process that recorded this was killed; look: ")
     assert deaths_logged(project) == 1
     assert project.tick().stderr == ""
     assert not [*(project.folder / "cronjobs").glob("unreported-*")]

@@ -164,6 +164,29 @@ def test_a_killed_supervisor_takes_its_job_along_and_the_next_tick_runs_it_again
     until(lambda: longs.project.times_ran("start")[job_id] == 2, 30)
 
 
+# The process is killed right after the commit that records a death.
+KILLED_AFTER_COMMIT = """
+if "cronjobs.engine.tick.long_job_process" in sys.orig_argv:
+    from cronjobs.engine.tick.ends import EndWriter
+
+    EndWriter.written = lambda self, turn: os.kill(os.getpid(), signal.SIGKILL) if turn.ends else None
+"""
+
+
+def test_a_killed_supervisor_s_death_is_reported(longs: LongJobs) -> None:
+    with (longs.project.folder / "site" / "sitecustomize.py").open("a") as file:
+        file.write(KILLED_AFTER_COMMIT)
+    job_id = longs.project.add("l.gives-up")
+    longs.tick()
+    assert longs.ended(job_id)["status"] == "dead"
+    longs.nobody_left()
+    told = longs.tick().stderr
+    assert told.startswith(f"cronjobs: a job is dead: job {job_id} l.gives-up: GiveUp: void; ")
+    assert "; the process that recorded this was killed; look: " in told
+    assert longs.tick().stderr == ""
+    assert not [*longs.project.folder.rglob("unreported-*")]
+
+
 def test_a_killed_handler_is_a_failure_named_by_its_signal(longs: LongJobs) -> None:
     job_id = longs.begin("l.gated")
     os.kill(longs.child(job_id), signal.SIGKILL)
