@@ -70,12 +70,26 @@ def head_lines(health: Health, settings: Settings, address: str, times: Times, *
         lines += labelled("TROUBLE", _finding_lines(unknown, times, room, most), worst)
     elif known:
         lines += labelled("quiet", [coloured("only acknowledged findings", "green")], "green")
+    elif killed := _just_killed(health, settings.run.every):
+        text = (
+            f"no finding, but the process of the last tick of host {safe(killed)} is gone, and the tick recorded no "
+            "end; the next tick continues its work"
+        )
+        lines += labelled("so far", [coloured(line, "yellow") for line in wrapped(text, room)], "yellow")
     else:
         well = wrapped(WELL_WITHOUT_PROJECT if settings.without_project else WELL, room)
         lines += labelled("all well", [coloured(line, "green") for line in well], "green")
     lines += labelled("acked", _finding_lines(known, times, room, most // 2), "bright_black")
     lines.append("")
     return lines
+
+
+def _just_killed(health: Health, every: timedelta) -> str | None:
+    """Return this host's name if its last tick was just killed, else None. Nobody knows that of another host's tick."""
+    holders = Holders()
+    last = ticking(health.ticks, health.now, every)
+    gone = (tick for tick in last if tick["finished_at"] is None and holders.tick_is_gone(tick))
+    return next((tick["host"] for tick in gone), None)
 
 
 def _finding_lines(found: Sequence[Finding], times: Times, room: int, most: int) -> list[str]:

@@ -508,7 +508,9 @@ def test_a_lease_whose_process_is_gone_is_shown_so_everywhere(world: World, monk
         [job] = claims.held_by(connection, "beta:boot:1:1:1:dead")
         overdue = running_row(job, TimedOut("timed out after 2s"), timedelta(seconds=2), "1")
         leases.record_overdue(connection, [overdue])
-    assert "no end recorded yet" in world.cronjobs("status").out
+    shown = world.cronjobs("status").out
+    assert "no end recorded yet" in shown
+    assert "all well" in shown
     monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: True)
     gone = "the process is gone, so the next tick on that host will settle"
     assert f"Job {job_id} is still leased for attempt 1 on beta; {gone} the outcome." in world.ask(str(job_id))
@@ -521,6 +523,10 @@ def test_a_lease_whose_process_is_gone_is_shown_so_everywhere(world: World, monk
     shown = world.cronjobs("status").out
     assert "its process is gone" in shown
     assert "no end recorded yet" not in shown
+    assert "all well" not in shown
+    assert "so far" in shown
+    world.clock.advance(timedelta(hours=1))
+    assert "so far" not in world.cronjobs("status").out, "there are findings, such as no_tick"
 
 
 @pytest.mark.parametrize("skip", [False, True])
