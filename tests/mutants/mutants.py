@@ -2569,7 +2569,7 @@ MUTANTS = (
         "cronjobs/engine/tick/tick.py",
         "if timer.is_given() and self._repeated.again(number):",
         "if timer.is_given() and False:",
-        ("tests/engine/process/test_shutdown.py::test_a_signal_to_a_lingering_and_to_its_full_tick_is_one_signal",),
+        ("tests/engine/database/test_tick.py::test_a_full_tick_of_a_lingering_one_takes_a_repeated_signal_as_one",),
     ),
     Mutant(
         "a cause is recorded as printed before it is printed",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,11 +24,14 @@ from cronjobs.engine.database.tables import schedules as schedules_table
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs import registry
 from cronjobs.engine.jobs.enqueue import enqueue
+from cronjobs.engine.probe import timer
 from cronjobs.engine.probe.idle_conditions import NOTHING_DUE
+from cronjobs.engine.probe.repeated_signals import SAME_SIGNAL_S
 from cronjobs.engine.schedules.definition import fingerprint
 from cronjobs.engine.store import meta, operating, schedules
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import record
+from cronjobs.engine.tick.tick import Tick
 from cronjobs.errors import ForeignDatabase
 from cronjobs.testing import FakeClock
 
@@ -576,3 +581,22 @@ def test_the_start_of_each_attempt_is_told_with_its_worker_before_its_end(databa
         assert start.facts["worker"] in ("1", "2")
         assert not start.printed  # thousands in a drain: for the log, not for a terminal
     assert unfit not in [event.facts["job_id"] for event in host.said("job.started")]
+
+
+@pytest.mark.either
+@pytest.mark.parametrize("lingers", [True, False])
+def test_a_full_tick_of_a_lingering_one_takes_a_repeated_signal_as_one(
+    host: Host, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, lingers: bool
+) -> None:
+    monkeypatch.setattr(Tick, "run", lambda self: self)
+    monkeypatch.setattr(timer, "_given", 50.0 if lingers else None)
+    tick: Any = host.tick()
+    stops = list[str]()
+    tick._work_here = SimpleNamespace(loop=SimpleNamespace(stop=stops.append))
+    for _ in range(2):
+        tick._on_signal(signal.SIGTERM, None)
+    assert len(stops) == (1 if lingers else 2)
+    stops.clear()
+    clock.advance(timedelta(seconds=SAME_SIGNAL_S))
+    tick._on_signal(signal.SIGTERM, None)
+    assert len(stops) == 1, "a person asks again"
