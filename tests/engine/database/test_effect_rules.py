@@ -156,14 +156,14 @@ def test_what_surely_did_nothing_was_never_begun(jobs: Jobs) -> None:
 
 def test_a_later_call_in_the_block_may_have_done_what_an_earlier_one_did_not(jobs: Jobs) -> None:
     job = jobs.claimed()
-    doubt = pytest.raises(UsageError, match="nobody knows whether the effect happened")
-    with doubt, jobs.context(job).effect(KEY) as effect:
-        effect.did_nothing()  # a 429, and then a second call
-    assert jobs.effects() == {KEY: ("begun", job.id, 1, None)}
     with suppress(ZeroDivisionError), jobs.context(job).effect(KEY) as effect:
-        effect.did_nothing()
+        effect.did_nothing()  # a 429, and then a second call
         effect.result = "charged"
         raise ZeroDivisionError
+    assert jobs.effects() == {KEY: ("begun", job.id, 1, None)}
+    doubt = pytest.raises(UsageError, match="nobody knows whether the effect happened")
+    with doubt, jobs.context(job).effect(KEY) as effect:
+        effect.did_nothing()
     assert jobs.effects() == {KEY: ("begun", job.id, 1, None)}
     with jobs.context(job).effect(KEY) as effect:
         effect.did_nothing()
