@@ -14,7 +14,7 @@ from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
 from cronjobs.desk.cli.output import Times, counted, safe, sentence
 from cronjobs.desk.cli.project_database import by_hand, operator, our_database
 from cronjobs.desk.insight.acking import LONGEST, USUAL, acknowledge, take_ack_back
-from cronjobs.desk.insight.finding import together
+from cronjobs.desk.insight.finding import finding_object, together
 from cronjobs.desk.insight.findings import Finding, judge
 from cronjobs.desk.insight.gathering import look
 from cronjobs.engine.command import leaving
@@ -96,7 +96,7 @@ def _remove(database: Database, key: str, why: str | None) -> None:
 def _print(found: Sequence[Finding], times: Times, as_json: bool, done: str | None) -> None:
     """Print the findings. *done*: the key of the finding that was acknowledged just now, if any."""
     if as_json:
-        echo_json([finding.as_object for finding in found])
+        echo_json([finding_object(finding) for finding in found])
         return
     if not found:
         complain("all is well: there is nothing to acknowledge")

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from cronjobs.desk.cli.output import columns_of
 from cronjobs.desk.insight.causes import NONE, READ, Causes, cause_object, causes_of
+from cronjobs.desk.insight.finding import finding_object
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import QueueTrends, queue_trends
@@ -61,7 +62,7 @@ def status_object(
         "config": str(settings.file),
         "now": health.now,
         "timezone": settings.timezone,
-        "findings": [found.as_object for found in judge(health, settings)],
+        "findings": [finding_object(found) for found in judge(health, settings)],
         "causes": [cause_object(cause) for cause in why.found],
         "causes_are_of_newest": READ if why.unread else None,
         "ticks": [dict(tick) for tick in health.ticks],

@@ -107,10 +107,10 @@ class Finding:
         """Whether someone has to look now, since the finding is no notice and nobody has acknowledged it."""
         return self.severity is not Severity.NOTICE and self.ack is None
 
-    @property
-    def as_object(self) -> dict[str, Any]:
-        """The finding for JSON."""
-        return asdict(self) | {"key": self.key, "alarm": self.alarm}
+
+def finding_object(finding: Finding) -> dict[str, Any]:
+    """Return the finding as an object for JSON."""
+    return asdict(finding) | {"key": finding.key, "alarm": finding.alarm}
 
 
 def together(group: Sequence[Finding]) -> Finding:
