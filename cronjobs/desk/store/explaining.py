@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, select
 
-from cronjobs.desk.store.status_facts import TRIGGERS_READ
+from cronjobs.desk.store.status_facts import TRIGGERS_READ, triggered_job
 from cronjobs.desk.store.tailing import JOB_PROGRESS
+from cronjobs.desk.store.trail import has_id
 from cronjobs.engine.database.tables import audit, occurrences, pauses, schedules, ticks
 from cronjobs.engine.probe.sql_text import (
     AUDIT,
@@ -40,14 +41,6 @@ LONGEST_TICK = timedelta(minutes=15)  # a tick may have begun up to this long be
 
 
 _MOMENTS: Final = group("moments", {"number": "int", "due_at": "timestamptz"})
-# Jobs that were chosen by a filter share one audit row per batch, so look for the id in the row's list of ids.
-_HAS_ID: Final = either(
-    postgresql="a.detail -> 'ids' @> to_jsonb(CAST(:id AS bigint))",
-    sqlite=(
-        "CASE WHEN json_valid(a.detail) "
-        "THEN EXISTS (SELECT 1 FROM json_each(a.detail, '$.ids') WHERE value = :id) ELSE 0 END"
-    ),
-)
 # Jobs with and without their own timeout have separate indexes, so each kind needs its own condition.
 _TYPE_PLAIN: Final = f"j.job_type = :job_type AND j.{PLAIN}"
 _TYPE_TIMED: Final = f"j.job_type = :job_type AND j.{TIMED}"
@@ -96,8 +89,7 @@ def triggers(connection: Connection, names: Collection[str], since: datetime) ->
         since=since,
         most=TRIGGERS_READ,
     ).all()
-    asked = [(row.at, row.actor, row.detail.get("job_id")) for row in rows if isinstance(row.detail, dict)]
-    return [(at, by, job_id) for at, by, job_id in asked if isinstance(job_id, int)]
+    return [(row.at, row.actor, job_id) for row in rows if (job_id := triggered_job(row.detail)) is not None]
 
 
 def pause_rows(connection: Connection) -> Sequence[Row[Any]]:
@@ -204,7 +196,8 @@ def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
         connection,
         f"""
         SELECT a.* FROM {AUDIT} a WHERE a.action IN ('cancel', 'retry', 'release', 'reschedule', 'dismiss')
-          AND a.subject IN (:id_text, :name, 'jobs') AND (a.subject <> 'jobs' OR {_HAS_ID}) ORDER BY a.at, a.id""",
+          AND a.subject IN (:id_text, :name, 'jobs') AND (a.subject <> 'jobs' OR {has_id("a.detail")})
+        ORDER BY a.at, a.id""",
         id=job_id,
         id_text=str(job_id),
         name=f"job {job_id}",

@@ -6,35 +6,22 @@ attempt for each row.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.desk.store.status_facts import SOME_AGO
+from cronjobs.desk.store.status_facts import NEWEST_OF_EACH, SOME_AGO, triggered_job
 from cronjobs.desk.store.workload import RUN_SECONDS
-from cronjobs.engine.probe.sql_text import AUDIT, JOB_RUNS, JOBS, NOW, OCCURRENCES, SCHEDULES, either
+from cronjobs.engine.probe.sql_text import AUDIT, JOB_RUNS, JOBS, NOW, OCCURRENCES, SCHEDULES
 from cronjobs.engine.rules.occurrences import RAN_EARLY, early_by, ran_early
 from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.schedules import PAUSED_BY
 from cronjobs.engine.store.sql import AMONG_IDS, run
 
 EARLY_READ: Final = 1000  # read at most this many occurrences
-# SQLite needs a join with a bound. PostgreSQL needs a lateral subquery, since for that join it would read the whole
-# ledger by time.
-_NEWEST_OF_EACH: Final = either(
-    postgresql=f"""{SCHEDULES} s CROSS JOIN LATERAL (
-          SELECT l.* FROM {OCCURRENCES} l WHERE l.schedule_id = s.id AND l.last_for <= {NOW}
-          ORDER BY l.last_for DESC LIMIT :rows_each) c WHERE s.id {AMONG_IDS}""",
-    # CROSS JOIN keeps the join order, so SQLite reads schedules first. It reads only a schedule's last :rows_each rows.
-    sqlite=f"""{SCHEDULES} s CROSS JOIN {OCCURRENCES} c
-        WHERE s.id {AMONG_IDS} AND c.schedule_id = s.id AND c.last_for <= {NOW} AND c.last_for >= coalesce(
-          (SELECT l.last_for FROM {OCCURRENCES} l WHERE l.schedule_id = s.id AND l.last_for <= {NOW}
-           ORDER BY l.last_for DESC LIMIT 1 OFFSET :rows_each - 1),
-          (SELECT min(l.last_for) FROM {OCCURRENCES} l WHERE l.schedule_id = s.id))""",
-)
 
 
 @dataclass(frozen=True)
@@ -116,8 +103,7 @@ def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int
     ledger = run(
         connection,
         "SELECT c.schedule_id, c.last_for, c.outcome, c.reason, c.job_id, c.count AS occurrences "
-        f"FROM {_NEWEST_OF_EACH} "
-        "ORDER BY c.schedule_id, c.last_for DESC",
+        f"FROM {NEWEST_OF_EACH} ORDER BY c.schedule_id, c.last_for DESC",
         ids=sorted(schedule_ids),
         rows_each=rows,
     ).all()
@@ -145,7 +131,7 @@ def newest_triggered(connection: Connection, schedule_ids: Collection[int]) -> d
           FROM {SCHEDULES} s WHERE s.id {AMONG_IDS}) t JOIN {AUDIT} a ON a.id = t.newest""",
         ids=sorted(schedule_ids),
     )
-    asked = {row.schedule_id: (row.at, _number_of(row.detail)) for row in rows}
+    asked = {row.schedule_id: (row.at, triggered_job(row.detail)) for row in rows}
     ids = {job_id for _, job_id in asked.values() if job_id is not None}
     jobs = _jobs(connection, ids)
     pruned = pruned_dead(connection, ids - jobs.keys())
@@ -175,11 +161,6 @@ def longest_running(connection: Connection, schedule_ids: Collection[int]) -> di
         )
         for row in rows
     }
-
-
-def _number_of(detail: object) -> int | None:
-    job_id = detail.get("job_id") if isinstance(detail, Mapping) else None
-    return job_id if isinstance(job_id, int) else None
 
 
 def _jobs(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:

@@ -17,7 +17,18 @@ from sqlalchemy import Connection
 from cronjobs.desk.rules.occurrence_results import OVERRUN, ByHand, JobNow, OccurrenceResult
 from cronjobs.engine.database.tables import LONGEST_NAME, UNSETTLED_DEAD_SQL
 from cronjobs.engine.probe.idle_conditions import WAITING
-from cronjobs.engine.probe.sql_text import AUDIT, JOB_RUNS, JOBS, NOW, OCCURRENCES, PAUSES, SCHEDULES, TICKS, after_now
+from cronjobs.engine.probe.sql_text import (
+    AUDIT,
+    JOB_RUNS,
+    JOBS,
+    NOW,
+    OCCURRENCES,
+    PAUSES,
+    SCHEDULES,
+    TICKS,
+    after_now,
+    either,
+)
 from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.rules.recovery_policy import seconds
 from cronjobs.engine.store.effects import unknown_of
@@ -41,6 +52,19 @@ UNDEALT: Final = UNSETTLED_DEAD_SQL
 SOME_AGO: Final = after_now(":ago_s")
 _LATER_AGO: Final = after_now(":later_s")
 _AHEAD: Final = after_now(":ahead_s")
+# The newest :rows_each ledger rows of each schedule, without rows that a wrong clock dated ahead. SQLite needs a join
+# with a bound. PostgreSQL needs a lateral subquery, since for that join it would read the whole ledger by time.
+NEWEST_OF_EACH: Final = either(
+    postgresql=f"""{SCHEDULES} s CROSS JOIN LATERAL (
+          SELECT l.* FROM {OCCURRENCES} l WHERE l.schedule_id = s.id AND l.last_for <= {NOW}
+          ORDER BY l.last_for DESC LIMIT :rows_each) c WHERE s.id {AMONG_IDS}""",
+    # CROSS JOIN keeps the join order, so SQLite reads schedules first. It reads only a schedule's last :rows_each rows.
+    sqlite=f"""{SCHEDULES} s CROSS JOIN {OCCURRENCES} c
+        WHERE s.id {AMONG_IDS} AND c.schedule_id = s.id AND c.last_for <= {NOW} AND c.last_for >= coalesce(
+          (SELECT l.last_for FROM {OCCURRENCES} l WHERE l.schedule_id = s.id AND l.last_for <= {NOW}
+           ORDER BY l.last_for DESC LIMIT 1 OFFSET :rows_each - 1),
+          (SELECT min(l.last_for) FROM {OCCURRENCES} l WHERE l.schedule_id = s.id))""",
+)
 
 
 @dataclass(frozen=True)
@@ -84,18 +108,10 @@ def lately(connection: Connection, schedule_ids: Collection[int], rows: int) -> 
     """Return each schedule's newest *rows* ledger rows, newest first, without rows that a wrong clock dated ahead."""
     ledger = run(
         connection,
-        # With CROSS JOIN, SQLite keeps this join order and reads schedules first. It reads only a schedule's last
-        # *rows* rows.
-        f"""
-        SELECT c.schedule_id, c.first_for, c.last_for, c.outcome, c.reason, c.decided_at, c.job_id, c.count
-        FROM {SCHEDULES} s CROSS JOIN {OCCURRENCES} c
-        WHERE s.id {AMONG_IDS} AND c.schedule_id = s.id AND c.last_for <= {NOW} AND c.last_for >= coalesce(
-          (SELECT l.last_for FROM {OCCURRENCES} l WHERE l.schedule_id = s.id AND l.last_for <= {NOW}
-           ORDER BY l.last_for DESC LIMIT 1 OFFSET :back),
-          (SELECT min(l.last_for) FROM {OCCURRENCES} l WHERE l.schedule_id = s.id))
-        ORDER BY c.schedule_id, c.last_for DESC""",
+        "SELECT c.schedule_id, c.first_for, c.last_for, c.outcome, c.reason, c.decided_at, c.job_id, c.count "
+        f"FROM {NEWEST_OF_EACH} ORDER BY c.schedule_id, c.last_for DESC",
         ids=sorted(schedule_ids),
-        back=rows - 1,
+        rows_each=rows,
     ).all()
     lists: dict[int, list[OccurrenceResult]] = {}
     for row in _with_jobs(connection, ledger):
@@ -189,10 +205,15 @@ def triggered(connection: Connection, schedule: str) -> list[ByHand]:
         schedule=schedule,
         most=TRIGGERS_READ,
     ).all()
-    asked = [(row.at, row.detail.get("job_id")) for row in rows if isinstance(row.detail, Mapping)]
-    made = [(at, job_id) for at, job_id in asked if isinstance(job_id, int)]
+    made = [(row.at, job_id) for row in rows if (job_id := triggered_job(row.detail)) is not None]
     jobs = jobs_now(connection, {job_id for _, job_id in made})
     return [ByHand(at, jobs.get(job_id)) for at, job_id in made]
+
+
+def triggered_job(detail: Any) -> int | None:
+    """Return the job of an audit entry "trigger", or None if plain SQL has written something else into *detail*."""
+    job_id = detail.get("job_id") if isinstance(detail, Mapping) else None
+    return job_id if isinstance(job_id, int) else None
 
 
 def retrying(connection: Connection) -> frozenset[int]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, or_, select, text
 
 from cronjobs.engine.database.tables import audit
+from cronjobs.engine.probe.sql_text import either, statement_text
 from cronjobs.engine.store.shown_columns import fetched, shown
 from cronjobs.engine.store.sql import is_postgresql
 
@@ -53,14 +54,18 @@ def _about(connection: Connection, subject: str) -> ColumnElement[bool]:
     number = subject.removeprefix("job ")
     if not number.isascii() or not number.isdecimal() or int(number[:20]) >= 2**63:
         return named
-    return or_(
-        named, and_(audit.c.subject == "jobs", text(IN_BATCH[is_postgresql(connection)]).bindparams(id=int(number)))
+    in_batch = statement_text(has_id("cronjobs_audit.detail"), postgresql=is_postgresql(connection))
+    return or_(named, and_(audit.c.subject == "jobs", text(in_batch).bindparams(id=int(number))))
+
+
+def has_id(detail: str) -> str:
+    """Return SQL for whether a batch's audit entry names the job :id. *detail* is the column.
+
+    Jobs that were chosen by a filter share one audit row per batch, with a list of their ids. On SQLite, plain SQL may
+    have written anything into the column.
+    """
+    return either(
+        postgresql=f"{detail} -> 'ids' @> to_jsonb(CAST(:id AS bigint))",
+        sqlite=f"CASE WHEN json_valid({detail}) "
+        f"THEN EXISTS (SELECT 1 FROM json_each({detail}, '$.ids') WHERE value = :id) ELSE 0 END",
     )
-
-
-# The keys are values of is_postgresql. On SQLite, plain SQL may have written anything into the column.
-IN_BATCH: Final = {
-    True: "cronjobs_audit.detail -> 'ids' @> to_jsonb(CAST(:id AS bigint))",
-    False: "CASE WHEN json_valid(cronjobs_audit.detail) THEN "
-    "EXISTS (SELECT 1 FROM json_each(cronjobs_audit.detail, '$.ids') WHERE value = :id) ELSE 0 END",
-}
