@@ -36,7 +36,6 @@ from cronjobs.desk.insight.queue_trends import QueueTrends, trend_of
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.schedule_facts import STRIP, ScheduleFacts
 from cronjobs.desk.insight.waiting import entries_of
-from cronjobs.desk.insight.watched import ticking
 from cronjobs.engine.command.printing import coloured
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
@@ -282,7 +281,7 @@ def _without_time(health: Health, settings: Settings) -> list[str]:
     """Say why the hosts' last ticks had no time left for due jobs: once for each type and timeout."""
     said = {
         (safe(entry.get("job_type"), 60), str(entry.get("timeout_s"))): f"{words}{why_it_must_fit(entry)}"
-        for tick in ticking(health.ticks, health.now, settings.run.every)
+        for tick in health.ticking(settings.run.every)
         for entry in entries_of(tick)
         if entry.get("why") == OUT_OF_TIME and health.queues.get(str(entry.get("queue")), health.others).due
         if (words := in_words(entry)) is not None

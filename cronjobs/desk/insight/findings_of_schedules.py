@@ -28,7 +28,7 @@ from cronjobs.desk.insight.same_cause import (
     failing_runs,
     how_they_ended,
 )
-from cronjobs.desk.insight.watched import Watched, since_a_run, ticking, without_a_run
+from cronjobs.desk.insight.watched import Watched, since_a_run, without_a_run
 from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences
 from cronjobs.desk.rules.pausing import what
 from cronjobs.engine.config.settings import Settings
@@ -44,7 +44,7 @@ FORGOTTEN_PAUSE: Final = timedelta(days=1)
 
 
 def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
-    if ticking(health.ticks, health.now, settings.run.every):
+    if health.ticking(settings.run.every):
         for off in _schedules_off(health, settings.run.every):
             yield for_the_file_here(off, settings)
     late = behind(health, settings.run.every)
@@ -286,23 +286,19 @@ def _is_reported_elsewhere(job: JobNow | None, health: Health, every: timedelta)
     if job is None:
         return False
     if job.status == "running":
-        return _no_tick(health, every)
+        return not health.ticking(every)
     if job.waiting and job.job_type in {misfit.job_type for misfit in health.misfits}:
         return True
     if not job.waiting or job.run_at > health.now:
         return False
     queue = health.queues.get(job.queue)
     return (
-        _no_tick(health, every)
+        not health.ticking(every)
         or (queue is not None and queue.paused and job.queue in health.watch.waiting)
         or job.job_type in health.unresolved
         or any((job.queue, job.job_type) == (each.queue, each.job_type) for each in health.out_of_reach)
         or (job.queue, job.job_type) in health.late_groups
     )
-
-
-def _no_tick(health: Health, every: timedelta) -> bool:
-    return not ticking(health.ticks, health.now, every)
 
 
 # --- pauses -----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from cronjobs.desk.insight.same_cause import (
     takes_away,
 )
 from cronjobs.desk.insight.waiting import entries_of
-from cronjobs.desk.insight.watched import TwoFiles, last_sign, last_ticking, quiet_after, ticking
+from cronjobs.desk.insight.watched import TwoFiles, last_sign, quiet_after
 from cronjobs.engine.config.keys import FILE
 from cronjobs.engine.config.load import DISABLED
 from cronjobs.engine.config.settings import Settings
@@ -56,7 +56,7 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         # There is no command, because a command typed here would show this host's crontab, and not that of *host*.
         text = f'{quiet} (on that host, "cronjobs doctor" says why)'
         yield Finding("host", text, since=since, subject=host)
-    at_work = ticking(health.ticks, health.now, settings.run.every)
+    at_work = health.ticking(settings.run.every)
     yield from _endings(health, at_work)
     for tick in at_work:
         skew = _did(tick).get("skew_s")
@@ -66,7 +66,7 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
             begun = health.watch.wrong_clocks.get(tick["host"])
             yield Finding("clock", text, since=begun, command="timedatectl", subject=tick["host"])
     yield from _misdated(health)
-    yield from _config(health, settings, same, last_ticking(health.ticks, health.now, settings.run.every))
+    yield from _config(health, settings, same, health.last_ticking(settings.run.every))
     without_room = dict(same.no_room)
     for job_type, problem in health.never_begin:
         held = sum(without_room.pop(place) for place in list(without_room) if place[1] == job_type)
@@ -182,7 +182,7 @@ def _config(
     types, late = same.hosts.get("", ()), dict(same.entries.get("", {}))
     recorded, hosts = _recorded(dict(as_noted(where, what) for where, what, _ in here), health, at_work)
     closed = {limit.prefix: jobs for limit, jobs in health.limited.items() if limit.most == 0}
-    refused = settings.broken and bool(why_none_starts(settings, ticking(health.ticks, health.now, settings.run.every)))
+    refused = settings.broken and bool(why_none_starts(settings, health.ticking(settings.run.every)))
     for wheres, what, text in _together(here):
         its = types if any(takes_away(where, types) for where in wheres) else ()
         held = sum(closed.pop(prefix) for prefix in list(closed) if any(_names_limit(w, prefix) for w in wheres))

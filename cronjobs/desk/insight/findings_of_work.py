@@ -31,7 +31,7 @@ from cronjobs.desk.insight.same_cause import (
 )
 from cronjobs.desk.insight.troubled_types import RUNS_IN_A_LEASE
 from cronjobs.desk.insight.waiting import LateGroup, entries_of
-from cronjobs.desk.insight.watched import late_after, ticking
+from cronjobs.desk.insight.watched import late_after
 from cronjobs.desk.store.failing_types import IN_A_ROW
 from cronjobs.desk.store.status_facts import DEATHS_COUNTED
 from cronjobs.engine.config.settings import Settings
@@ -114,10 +114,10 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
 
 def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
     run = settings.run
-    no_process = _without_process(health, ticking(health.ticks, health.now, run.every))
+    at_work = health.ticking(run.every)
+    no_process = _without_process(health, at_work)
     groups = [group for group in health.late if (group.queue, group.job_type) not in same.no_room]
     late = sum(group.late for group in groups) + health.more_late
-    at_work = ticking(health.ticks, health.now, run.every)
     # An ack covers these queues and types, so a job of another queue or type that becomes late reopens the finding.
     places = {(group.queue, group.job_type) for group in groups} | no_process.places
     rows = tuple(sorted(f"{queue}/{job_type}" for queue, job_type in places))

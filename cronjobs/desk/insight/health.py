@@ -10,7 +10,7 @@ from cronjobs.desk.insight.check_config import TimeoutTooLong
 from cronjobs.desk.insight.findings_of_extras import Findings
 from cronjobs.desk.insight.slow_runs import SlowRun
 from cronjobs.desk.insight.waiting import BeyondOptions, LateGroup, Queue, StrandedJobs
-from cronjobs.desk.insight.watched import Watched
+from cronjobs.desk.insight.watched import Watched, last_ticking, ticking
 from cronjobs.desk.store.failing_types import FailingType
 from cronjobs.desk.store.schedule_health import ScheduleSurvey
 from cronjobs.engine.jobs.job_types import Fault
@@ -86,6 +86,14 @@ class Health:
     more_types: int = 0
     more_unresolved: int = 0
     more_late: int = 0
+
+    def ticking(self, every: timedelta) -> list[dict[str, Any]]:
+        """Return ``watched.ticking`` for the last ticks."""
+        return ticking(self.ticks, self.now, every)
+
+    def last_ticking(self, every: timedelta) -> list[dict[str, Any]]:
+        """Return ``watched.last_ticking`` for the last ticks."""
+        return last_ticking(self.ticks, self.now, every)
 
     @property
     def late_groups(self) -> set[tuple[str, str]]:

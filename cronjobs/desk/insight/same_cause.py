@@ -20,7 +20,7 @@ from typing import Any, Final
 from cronjobs.desk.insight.finding import Covered
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.waiting import entries_of
-from cronjobs.desk.insight.watched import Watched, last_ticking, quiet_after, ticking
+from cronjobs.desk.insight.watched import Watched, quiet_after
 from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, failed_runs
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.identity import Identity
@@ -227,7 +227,7 @@ def behind(health: Health, every: timedelta) -> dict[str, datetime]:
 
     Map each schedule to when that began, longest first.
     """
-    if not health.watch.fires or not ticking(health.ticks, health.now, every):
+    if not health.watch.fires or not health.ticking(every):
         return {}
     found = {
         schedule.name: since
@@ -266,7 +266,7 @@ def names_schedule(wheres: Collection[str], name: str) -> bool:
 
 def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
     """Map hosts ("" for this host) to the types that are unknown because of a fault in the host's file or code."""
-    on_ticks = [recorded_faults(tick) for tick in last_ticking(health.ticks, health.now, settings.run.every)]
+    on_ticks = [recorded_faults(tick) for tick in health.last_ticking(settings.run.every)]
     places = _places(health, settings)
     module_gone = not health.judged_by_ticks or any(map(_names_module, on_ticks))
     since = min((at for at in health.watch.not_loaded.values() if at is not None), default=None)
@@ -292,7 +292,7 @@ def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple
 def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]:
     """Map (queue, type) to its number of late jobs that ticks had no room for, because their timeout is too long."""
     types = {each.job_type for each in health.never_begin}
-    entries = [entry for tick in ticking(health.ticks, health.now, every) for entry in entries_of(tick)]
+    entries = [entry for tick in health.ticking(every) for entry in entries_of(tick)]
     found = {}
     for group in health.late:
         place = (group.queue, group.job_type)
@@ -319,9 +319,9 @@ def faults_here(health: Health, settings: Settings) -> list[tuple[str, str]]:
 def others_at_fault(health: Health, settings: Settings) -> list[Mapping[str, Any]]:
     """Return the ticks of ``last_ticking`` that recorded faults other than those here."""
     here = dict(starmap(as_noted, faults_here(health, settings)))
-    last = last_ticking(health.ticks, health.now, settings.run.every)
+    last = health.last_ticking(settings.run.every)
     # If no tick starts with the file here, this host's last tick recorded the faults of an earlier file.
-    none_starts = settings.broken and not ticking(health.ticks, health.now, settings.run.every)
+    none_starts = settings.broken and not health.ticking(settings.run.every)
     outdated = Identity.here().host if none_starts else None
     return [tick for tick in last if tick["host"] != outdated and not recorded_faults(tick).items() <= here.items()]
 

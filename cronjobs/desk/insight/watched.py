@@ -28,7 +28,6 @@ from cronjobs.desk.rules.occurrence_results import (
     waited_for,
 )
 from cronjobs.desk.rules.pausing import what
-from cronjobs.desk.store import status_facts
 from cronjobs.desk.store import status_facts as store
 from cronjobs.desk.store.schedule_health import ScheduleSurvey, schedules_by_id
 from cronjobs.desk.store.status_facts import Deaths, Killed, Misdated, Overrunning, WithoutProcess
@@ -110,7 +109,7 @@ def silent_hosts(
         for host, last in signs.items()
         if quiet_after(every) < now - last < FORGOTTEN
         and newest - last > every
-        and status_facts.ticked_at_least(connection, host, STEADY_TICKS)
+        and store.ticked_at_least(connection, host, STEADY_TICKS)
     }
 
 
@@ -382,9 +381,9 @@ def _without_run(
         when = read(stored.name, stored.definition).when
     except ValueError as error:
         why = f"the schedule's definition cannot be read: {error}"
-        return ScheduleWithoutRun(why, status_facts.defined_at(connection, stored.name))
+        return ScheduleWithoutRun(why, store.defined_at(connection, stored.name))
     grace = grace_of(schedule)
-    began = status_facts.defined_at(connection, stored.name) or now
+    began = store.defined_at(connection, stored.name) or now
     last = newest_between(when, max(began, now - LONGEST_GRACE), now - grace, 1)
     if not last:
         return None
