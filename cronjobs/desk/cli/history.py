@@ -36,7 +36,6 @@ from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.schedules import unknown_schedule
 from cronjobs.desk.insight.formatting import LocalTimes, on_the_clock
 from cronjobs.desk.insight.kept_from_starting import did_not_start, kept_before
-from cronjobs.desk.insight.same_cause import recorded_faults
 from cronjobs.desk.insight.schedule_history import asked_on_the_clock, ends_at, names_of_its_own, pauses_over_time
 from cronjobs.desk.insight.shortened_history import (
     ACTS,
@@ -56,6 +55,7 @@ from cronjobs.desk.insight.shortened_history import (
 )
 from cronjobs.desk.insight.watched import FORGOTTEN, STEADY_TICKS, last_sign, late_after, quiet_after, silent_hosts
 from cronjobs.desk.rules import pausing
+from cronjobs.desk.rules.tick_rows import did_of, texts_in
 from cronjobs.desk.store import explaining
 from cronjobs.desk.store import history as store
 from cronjobs.engine.command.printing import coloured, complain, json_text
@@ -394,9 +394,9 @@ def _faults(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
         faults = {
             (tick.host, kind, where, why)
             for kind in ("broken", "not_loaded", "without_process")
-            for where, why in recorded_faults({"did": tick.did}, kind).items()
+            for where, why in texts_in(tick.did, kind).items()
         }
-        if isinstance(tick.did, Mapping) and (why := tick.did.get("refused")):
+        if why := did_of(tick.did).get("refused"):
             faults.add((tick.host, "refused", "the file", str(why)))
         for fault in present.keys() - faults:
             host, kind, *_ = fault
@@ -414,7 +414,7 @@ def _faults(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
 
 def _outages(tick: Row[Any]) -> Iterator[dict[str, Any]]:
     """Yield the times in which a tick could not use the database. Skip what plain SQL may have written instead."""
-    recorded = tick.did.get("outages") if isinstance(tick.did, Mapping) else None
+    recorded = did_of(tick.did).get("outages")
     for each in recorded if isinstance(recorded, list) else ():
         with suppress(KeyError, TypeError, ValueError):
             began, ended = (datetime.fromisoformat(each[name]) for name in ("since", "until"))

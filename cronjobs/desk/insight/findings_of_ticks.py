@@ -24,6 +24,7 @@ from cronjobs.desk.insight.same_cause import (
 )
 from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.desk.insight.watched import TwoFiles, last_sign, quiet_after
+from cronjobs.desk.rules.tick_rows import did_of
 from cronjobs.engine.config.keys import FILE
 from cronjobs.engine.config.load import DISABLED
 from cronjobs.engine.config.settings import Settings
@@ -59,7 +60,7 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     at_work = health.ticking(settings.run.every)
     yield from _endings(health, at_work)
     for tick in at_work:
-        skew = _did(tick).get("skew_s")
+        skew = did_of(tick["did"]).get("skew_s")
         if isinstance(skew, int | float) and not isinstance(skew, bool):
             off = rough(timedelta(seconds=skew))
             text = f"the clock of host {tick['host']} is {off} {'ahead of' if skew > 0 else 'behind'} the database's"
@@ -147,7 +148,7 @@ def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[F
         command = _history(max(_LOOK_BACK, 2 * killed.within))
         yield Finding("ending", text, since=killed.since, command=command, subject=host)
     for tick in at_work:
-        code = _did(tick).get("code")
+        code = did_of(tick["did"]).get("code")
         if code in _CODES and tick["host"] not in health.watch.killed:
             text = f"the last tick of host {tick['host']} ended with exit code {code}: {_CODES[code]}"
             severity = Severity.CRITICAL if code == 70 else Severity.WARNING
@@ -409,8 +410,3 @@ def _two_files(host: str, found: TwoFiles) -> Finding:
         subject=host,
         rows=(*found.waiting, *found.others),
     )
-
-
-def _did(tick: Mapping[str, Any]) -> Mapping[str, Any]:
-    # On SQLite, plain SQL may have written a value of any type here.
-    return tick["did"] if isinstance(tick["did"], Mapping) else {}

@@ -41,6 +41,7 @@ from cronjobs.desk.insight.waiting import options_against
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.desk.rules.pausing import of_queue
 from cronjobs.desk.rules.settling import settled_effect
+from cronjobs.desk.rules.tick_rows import did_of, texts_in
 from cronjobs.desk.store import explaining
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.settings import Settings
@@ -105,8 +106,7 @@ def _foreign(connection: Connection, settings: Settings) -> str | None:
 
 
 def tick_facts(row: Any) -> TickFacts:
-    broken = row.did.get("broken") if isinstance(row.did, dict) else None
-    entries = tuple((str(where), str(what)) for where, what in broken.items()) if isinstance(broken, dict) else ()
+    entries = tuple(texts_in(row.did, "broken").items())
     kept = kept_from_starting(row.did)
     return TickFacts(row.host, row.started_at, row.finished_at, entries, kept, schedules_off=row.schedules_on == 0)
 
@@ -286,22 +286,15 @@ def _more(why: str, tick: Any) -> str:
     """Return the details in the tick's row about why the tick did not start the job."""
     if why == OUT_OF_TIME:
         return _after_others(tick.did)
-    if why == UNKNOWN_TYPE and (faults := _not_loaded(tick.did)):
+    if why == UNKNOWN_TYPE and (faults := texts_in(tick.did, "not_loaded")):
         listed = (f"{one_line(where, 120)} {one_line(what, 200)}" for where, what in faults.items())
         return f"; on {one_line(tick.host, 120)} {'; '.join(listed)}"
     return ""
 
 
-def _not_loaded(did: Any) -> dict[str, str]:
-    """Return the modules and job types that a tick could not load, and why. *did*: what the tick recorded."""
-    found = did.get("not_loaded") if isinstance(did, dict) else None
-    return {str(where): str(what) for where, what in found.items()} if isinstance(found, dict) else {}
-
-
 def _after_others(did: Any) -> str:
     """Report how many other jobs the tick had begun before it ran out of time. *did*: what the tick recorded."""
-    # On SQLite, plain SQL may have written anything here.
-    begun = did.get("claimed") if isinstance(did, dict) else None
+    begun = did_of(did).get("claimed")
     if not isinstance(begun, int) or begun < 1:
         return ""
     return f", which had begun {begun:,} {'job' if begun == 1 else 'jobs'}"
@@ -336,7 +329,7 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
             quiet = bool(signs) and database_now(connection) - max(signs) > quiet_after(settings.run.every)
             silent_since = max(signs) if quiet else None
         for tick in reversed(explaining.newest_ticks_with_types(connection)):
-            faults[tick.host] = _not_loaded(tick.did)
+            faults[tick.host] = texts_in(tick.did, "not_loaded")
     recorded = {pair for several in faults.values() for pair in several.items()}
     faults_here = [(fault.where, fault.what) for fault in types.faults] if job_type not in types.types else []
     recorded_here = faults.get(Identity.here().host, {}).keys()

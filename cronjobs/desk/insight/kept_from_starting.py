@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cronjobs.desk.rules.tick_rows import did_of
 from cronjobs.desk.store.explaining import records_between
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.identity import Identity
@@ -25,11 +26,8 @@ Causes = tuple[tuple[str, int], ...]  # each item is a cause, and how many ticks
 
 
 def kept_from_starting(did: Any) -> Causes:
-    """Return what a tick's row says about earlier ticks that did not start.
-
-    *did* may have any shape, because someone may have written the row with SQL.
-    """
-    found = did.get("kept_from_starting") if isinstance(did, Mapping) else None
+    """Return what a tick's row says about earlier ticks that did not start."""
+    found = did_of(did).get("kept_from_starting")
     return tuple(
         (str(each.get("why")), ticks)
         for each in (found if isinstance(found, list) else ())

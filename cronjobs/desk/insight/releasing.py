@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from cronjobs.desk.insight.formatting import Times, host_of, safe
+from cronjobs.desk.rules.tick_rows import did_of
 from cronjobs.engine.host.identity import Identity, is_gone
 from cronjobs.engine.store.operating import HeldJob
 from cronjobs.engine.tick.runners import lease_is_wrong
@@ -28,11 +29,8 @@ class Holders:
         return self._gone[locked_by]
 
     def tick_is_gone(self, tick: Mapping[str, Any]) -> bool | None:
-        """Like ``is_gone``, for the process of *tick*, a tick's row without an end.
-
-        Plain SQL may have written any ``did``.
-        """
-        runner = tick["did"].get("runner") if isinstance(tick["did"], Mapping) else None
+        """Like ``is_gone``, for the process of *tick*, a tick's row without an end."""
+        runner = did_of(tick["did"]).get("runner")
         return self.is_gone(runner) if isinstance(runner, str) else None
 
     def may_release(self, holding: HeldJob, now: datetime) -> bool:

@@ -22,6 +22,7 @@ from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.desk.insight.watched import Watched, quiet_after
 from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, failed_runs
+from cronjobs.desk.rules.tick_rows import texts_in
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.store.schedules import StoredSchedule
@@ -326,11 +327,9 @@ def others_at_fault(health: Health, settings: Settings) -> list[Mapping[str, Any
     return [tick for tick in last if tick["host"] != outdated and not recorded_faults(tick).items() <= here.items()]
 
 
-def recorded_faults(tick: Mapping[str, Any], *kinds: str) -> dict[str, str]:
+def recorded_faults(tick: Mapping[str, Any]) -> dict[str, str]:
     """Return the parts of a tick's file ("broken") and code ("not_loaded") that it could not use, with the reasons."""
-    did: Any = tick["did"]
-    entries = [did.get(kind) for kind in kinds or ("broken", "not_loaded")] if isinstance(did, Mapping) else []
-    return {str(where): str(why) for each in entries if isinstance(each, Mapping) for where, why in each.items()}
+    return texts_in(tick["did"], "broken") | texts_in(tick["did"], "not_loaded")
 
 
 def _names_module(wheres: Collection[str]) -> bool:

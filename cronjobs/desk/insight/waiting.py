@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row
 from cronjobs.desk.insight.judged_types import JudgedTypes
 from cronjobs.desk.insight.watched import late_after, quiet_after
 from cronjobs.desk.rules.pausing import of_queue
+from cronjobs.desk.rules.tick_rows import did_of
 from cronjobs.desk.store import trends, workload
 from cronjobs.desk.store.explaining import LONGEST_TICK, last_tick_that_knew, records_between
 from cronjobs.desk.store.status_facts import resumed_lately
@@ -240,7 +241,7 @@ def out_of_reach(connection: Connection, late: Sequence[LateGroup], now: datetim
 
 def options_against(tick: Any, place: Mapping[str, Any]) -> str | None:
     """Return the tick's options, as typed, that exclude jobs of the queue and type in *place*, or None."""
-    options = tick.did.get("options") if isinstance(tick.did, dict) else None
+    options = did_of(tick.did).get("options")
     if not isinstance(options, dict):
         return None
     wants = {"queue": place["queue"], "only": place["job_type"]}

@@ -28,6 +28,7 @@ from cronjobs.desk.rules.occurrence_results import (
     waited_for,
 )
 from cronjobs.desk.rules.pausing import what
+from cronjobs.desk.rules.tick_rows import did_of
 from cronjobs.desk.store import status_facts as store
 from cronjobs.desk.store.schedule_health import ScheduleSurvey, schedules_by_id
 from cronjobs.desk.store.status_facts import Deaths, Killed, Misdated, Overrunning, WithoutProcess
@@ -204,11 +205,7 @@ def refusing(connection: Connection, ticks: Sequence[Mapping[str, Any]]) -> dict
 
     *ticks*: the last tick of each host that is ticking now.
     """
-    refused = {
-        tick["host"]: tick["did"]["refused"]
-        for tick in ticks
-        if isinstance(tick["did"], Mapping) and "refused" in tick["did"]
-    }
+    refused = {tick["host"]: why for tick in ticks if (why := did_of(tick["did"]).get("refused")) is not None}
     return {host: (str(why), store.recorded_since(connection, host, "refused")) for host, why in refused.items()}
 
 
@@ -266,8 +263,7 @@ def watch(
         without_process={
             tick["host"]: no_process
             for tick in ticks
-            if isinstance(tick["did"], Mapping)
-            and "without_process" in tick["did"]
+            if "without_process" in did_of(tick["did"])
             and (no_process := store.without_process(connection, tick["host"])) is not None
         },
         overrunning=store.overrunning(connection, now),
@@ -288,7 +284,7 @@ def _since(connection: Connection, ticks: Sequence[Mapping[str, Any]], *names: s
     return {
         tick["host"]: store.recorded_since(connection, tick["host"], *names)
         for tick in ticks
-        if isinstance(tick["did"], Mapping) and not tick["did"].keys().isdisjoint(names)
+        if not did_of(tick["did"]).keys().isdisjoint(names)
     }
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from cronjobs.desk.rules.occurrence_results import OVERRUN, ByHand, JobNow, OccurrenceResult
+from cronjobs.desk.rules.tick_rows import did_of
 from cronjobs.engine.database.tables import LONGEST_NAME, UNSETTLED_DEAD_SQL
 from cronjobs.engine.probe.idle_conditions import WAITING
 from cronjobs.engine.probe.sql_text import (
@@ -287,10 +288,7 @@ def last_fired_at(connection: Connection) -> datetime | None:
 
 def recorded_since(connection: Connection, host: str, *names: str) -> datetime | None:
     """Return when this host's ticks began to record one of *names* each time, or None if the last tick did not."""
-    return _since(
-        _ticks_of(connection, host),
-        lambda tick: isinstance(tick.did, Mapping) and not tick.did.keys().isdisjoint(names),
-    )
+    return _since(_ticks_of(connection, host), lambda tick: not did_of(tick.did).keys().isdisjoint(names))
 
 
 def carried_since(connection: Connection, host: str, fingerprint: str) -> datetime | None:
@@ -343,12 +341,8 @@ def without_process(connection: Connection, host: str) -> WithoutProcess | None:
 
     Return None if the last tick could.
     """
-    found = [
-        tick.started_at
-        for tick in takewhile(
-            lambda tick: isinstance(tick.did, Mapping) and "without_process" in tick.did, _ticks_of(connection, host)
-        )
-    ]
+    ticks = takewhile(lambda tick: "without_process" in did_of(tick.did), _ticks_of(connection, host))
+    found = [tick.started_at for tick in ticks]
     return WithoutProcess(len(found), found[-1]) if found else None
 
 
