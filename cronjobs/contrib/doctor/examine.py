@@ -145,7 +145,7 @@ def _handlers(patient: ExaminedSite) -> Diagnosis:
 
 
 def _job_types(patient: ExaminedSite) -> Diagnosis:
-    unknown = check_config.wrong_names(patient.config, patient.types, patient.file.name)
+    unknown = check_config.wrong_names(patient.config, patient.types)
     waiting: dict[str, int] = {}
     due: set[str] = set()
     if patient.database is not None and patient.tables:
@@ -156,7 +156,7 @@ def _job_types(patient: ExaminedSite) -> Diagnosis:
 
 
 def _timeouts(patient: ExaminedSite) -> Diagnosis:
-    never = check_config.never_begin(patient.config, patient.types, patient.file.name)
+    never = check_config.never_begin(patient.config, patient.types)
     return host_verdicts.timeouts([str(each.problem) for each in never])
 
 

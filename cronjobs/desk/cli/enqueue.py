@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -140,10 +139,6 @@ def enqueue(
         echo(f"job {put.id} {'enqueued' if put.new else 'replaced'}, due {_due(run_at, later, settings.timezone)}")
     else:
         echo(f"job {put.id} existed already ({put.had_key}, {status_word(put.status or '')})")
-    # If stdout is closed, sys.stdout is None, and flush() raises AttributeError.
-    with suppress(OSError, ValueError, AttributeError):
-        # With --force, the handlers are imported only below, and user code may end this process.
-        sys.stdout.flush()
     if put.id is not None and put.had_key is not None and put.had_key != job_type:
         complain(str(events.key_of_another_type(job_type, put.had_key, put.replaced, put.id, 1).facts["error"]))
     elif not put.new and put.status in ("dead", "cancelled"):

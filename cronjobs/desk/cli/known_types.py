@@ -43,7 +43,7 @@ def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any],
             complain(line)
         return
     if job_type in known.types:
-        if fault := _misfit(known, job_type, payload):
+        if fault := misfit(known, job_type, payload):
             complain(one_line(fault, 1000))
             complain(f"if the payload is wrong: {undo}")
         return
@@ -59,7 +59,7 @@ def warn_if_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any],
         complain(f'the entry of {one_line(job_type, 200)} in the configuration is invalid: see "cronjobs check"')
 
 
-def _misfit(known: JobTypes, job_type: str, payload: Mapping[str, Any]) -> str | None:
+def misfit(known: JobTypes, job_type: str, payload: Mapping[str, Any]) -> str | None:
     """Return why the handler here does not take *payload*, or None if it takes *payload* or there is no handler."""
     found = known.types.get(job_type)
     with users_code():
@@ -71,7 +71,7 @@ def refuse_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any]) 
     if job_type in settings.job_types and settings.job_types[job_type].command:
         return
     try:
-        fault = _misfit(known_types(settings), job_type, payload)
+        fault = misfit(known_types(settings), job_type, payload)
     except UntrustedFiles:
         return
     if fault:

@@ -35,8 +35,7 @@ from cronjobs.errors import CronjobsError
 from cronjobs.text import visible
 
 if TYPE_CHECKING:
-    from cronjobs.desk.insight.findings import Finding
-    from cronjobs.engine.rules.progress import HowFar
+    from cronjobs.desk.insight.finding import Finding
 
 _T = TypeVar("_T")
 

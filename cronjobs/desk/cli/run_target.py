@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from cronjobs.clock import SYSTEM
-from cronjobs.desk.cli.known_types import users_code
+from cronjobs.desk.cli.known_types import misfit
 from cronjobs.desk.cli.project_database import operator
 from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import Settings
@@ -52,10 +52,7 @@ def job_of(
 
 
 def _check_payload(known: JobTypes, job_type: str, arguments: dict[str, Any]) -> None:
-    registration = known.types[job_type].registration
-    with users_code():
-        fault = registration.bind(arguments) if registration else None
-    if fault:
+    if fault := misfit(known, job_type, arguments):
         raise UsageError(one_line(fault, 1000))
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Annotated, NoReturn
 
 import typer
@@ -160,9 +159,6 @@ def _leave(settings: Settings | None, defined: ScheduleSettings, waits: str, und
 
     If *settings* is None, import nothing and do not warn.
     """
-    # If stdout is closed, sys.stdout is None, and flush() raises AttributeError.
-    with suppress(OSError, ValueError, AttributeError):
-        sys.stdout.flush()  # print the result before any user code runs
     if settings is not None:
         warn_if_unfit(settings, defined.job, defined.payload, waits, undo)
     leaving.leave(0, stuck=False)

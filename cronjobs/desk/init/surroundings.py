@@ -158,11 +158,7 @@ def database_variable(name: str, url: str) -> DatabaseVariable:
 
 def _crontab_lines() -> int:
     """Count the commands in this user's crontab, except our own blocks and runs of ``cronjobs exec``."""
-    try:
-        entries = lines.read(program.read(), "debian")
-    except CronjobsError:
-        return 0
-    return sum(isinstance(entry, lines.CrontabEntry) and lines.exec_name(entry) is None for entry in entries)
+    return sum(lines.exec_name(line) is None for line in program.lines_of_user() or ())
 
 
 def _unignored(folder: Path) -> frozenset[str] | None:

@@ -98,14 +98,14 @@ def check(
     )
 
 
-def wrong_names(settings: Settings, known: JobTypes, file: str) -> list[Problem]:
+def wrong_names(settings: Settings, known: JobTypes) -> list[Problem]:
     """Return a problem for each job name and each payload that no handler accepts."""
-    return [each.problem for each in _names(_Place(settings, file), settings, known)]
+    return [each.problem for each in _names(_Place(settings, settings.file.name), settings, known)]
 
 
-def misfits(settings: Settings, known: JobTypes, file: str) -> list[tuple[str, Problem]]:
+def misfits(settings: Settings, known: JobTypes) -> list[tuple[str, Problem]]:
     """Return the job type and the problem for each schedule payload that the handler here does not accept."""
-    place = _Place(settings, file)
+    place = _Place(settings, settings.file.name)
     handlers = {name: found.registration for name, found in known.types.items()}
     return [
         (schedule.job, problem)
@@ -122,9 +122,9 @@ class TimeoutTooLong(NamedTuple):
     problem: Problem
 
 
-def never_begin(settings: Settings, known: JobTypes, file: str) -> list[TimeoutTooLong]:
+def never_begin(settings: Settings, known: JobTypes) -> list[TimeoutTooLong]:
     """Return the job types whose jobs never start, since their timeouts fit no tick."""
-    return list(_timeouts(_Place(settings, file), settings, known))
+    return list(_timeouts(_Place(settings, settings.file.name), settings, known))
 
 
 @dataclass(frozen=True)
