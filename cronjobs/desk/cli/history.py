@@ -58,6 +58,7 @@ from cronjobs.desk.rules import pausing
 from cronjobs.desk.rules.tick_rows import did_of, texts_in
 from cronjobs.desk.store import explaining
 from cronjobs.desk.store import history as store
+from cronjobs.desk.store.history import FOREVER
 from cronjobs.engine.command.printing import coloured, complain, json_text
 from cronjobs.engine.rules.error_groups import class_and_text
 from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, RAN_EARLY, early_words
@@ -96,10 +97,10 @@ _OF_ATTEMPTS: Final = frozenset(OUTCOME_WORDS.values())
 
 @dataclass(frozen=True)
 class _Asked:
-    """What the command's options ask for. If ``end`` is None, the range ends now."""
+    """What the command's options ask for. ``end`` is FOREVER if the range ends now."""
 
     begin: datetime
-    end: datetime | None
+    end: datetime
     names: frozenset[str] | None  # the schedule's present and former names, or None for all
     job_type: str | None
     outcome: str | None
@@ -253,10 +254,10 @@ def _instant(text: str, times: Times, option: str) -> datetime:
     return since_instant(text, times.now, times.timezone, option)
 
 
-def _span(since: str, until: str | None, times: Times) -> tuple[datetime, datetime | None]:
+def _span(since: str, until: str | None, times: Times) -> tuple[datetime, datetime]:
     begin = _instant(since, times, "--since")
-    end = None if until is None else _instant(until, times, "--until")
-    if end is not None and end <= begin:
+    end = FOREVER if until is None else _instant(until, times, "--until")
+    if end <= begin:
         raise UsageError("--until is not after --since: the range is empty")
     return begin, end
 
@@ -342,7 +343,7 @@ def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime
     elif last is not None:
         silent = silent_hosts(connection, newest, now, every)
         gaps += [still | {"started_at": at, "host": host} for host, at in silent.items()]
-    return [gap for gap in gaps if asked.end is None or gap["started_at"] < asked.end]
+    return [gap for gap in gaps if gap["started_at"] < asked.end]
 
 
 def _gap(connection: Connection, row: Any, limit: timedelta, host: str | None) -> dict[str, Any]:
@@ -358,14 +359,13 @@ def _schedules_off(connection: Connection, asked: _Asked, every: timedelta) -> l
     return [
         {"kind": "schedules_off", "started_at": row.started_at, "finished_at": row.finished_at}
         for row in rows
-        if asked.end is None or row.started_at < asked.end
+        if row.started_at < asked.end
     ]
 
 
 def _without_end(connection: Connection, asked: _Asked, every: timedelta, now: datetime) -> list[dict[str, Any]]:
     """Return the ticks that never recorded their end, although they began so long ago that they must have ended."""
-    until = now - late_after(every)
-    until = until if asked.end is None else min(until, asked.end)
+    until = min(now - late_after(every), asked.end)
     return [
         {"kind": "tick", "started_at": row.started_at, "finished_at": None, "host": row.host}
         for row in store.ticks_without_end(connection, asked.begin, until, READ_AT_MOST)
@@ -377,7 +377,7 @@ def _clocks(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
     return [
         {"kind": "clock", "started_at": row.started_at, "finished_at": row.finished_at}
         for row in store.clocks_set_back(connection, asked.begin, FUTURE_WATERMARK)
-        if asked.end is None or row.started_at < asked.end
+        if row.started_at < asked.end
     ]
 
 
@@ -449,7 +449,7 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
     for pause in pauses_over_time(trail, renames=schedules.renames(connection)):
         ended = ends_at(pause)
         is_about = asked.names is None or pause.scope != "schedule" or pause.name in asked.names
-        if is_about and (ended is None or ended >= asked.begin) and (asked.end is None or pause.since < asked.end):
+        if is_about and (ended is None or ended >= asked.begin) and pause.since < asked.end:
             found.append(
                 {"kind": "pause", "scope": pause.scope, "name": pause.name, "by": pause.by, "why": pause.why}
                 | {"changed_by": pause.changed_by, "started_at": pause.since, "until": pause.until, "skip": pause.skip}
@@ -504,7 +504,7 @@ def _counts(count: Counter[str]) -> str:
 
 def _head(count: Counter[str], times: Times, asked: _Asked) -> list[str]:
     begin = times.clock(asked.begin)
-    end = None if asked.end is None else LocalTimes(asked.begin, times.timezone).clock(asked.end)
+    end = None if asked.end == FOREVER else LocalTimes(asked.begin, times.timezone).clock(asked.end)
     if not count.total():
         between = f"between {begin} and {end}" if end else f"since {begin}"
         return [f"nothing happened {between} {times.timezone}"]

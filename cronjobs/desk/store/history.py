@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, and_, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, literal_column, select
 
 from cronjobs.desk.store.listing import STREAM_BATCH, Filter, in_status, without_index
 from cronjobs.desk.store.workload import RUN_SECONDS
@@ -27,6 +27,7 @@ from cronjobs.engine.store.shown_columns import LONGEST, beginning, columns_show
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
 from cronjobs.model import Status
 
+FOREVER: Final = datetime(9999, 12, 31, tzinfo=UTC)  # later than every instant in the database
 # The outcomes of occurrences that did not run when they were due.
 DID_NOT_RUN: Final = ("missed", "skipped", "coalesced", "early")
 
@@ -67,8 +68,6 @@ _JOB_AT_ITS_TIME: Final = (
     f"CASE WHEN c.outcome = 'enqueued' AND c.reason LIKE '{BACKFILLED} %' THEN NULL ELSE c.job_id END"
 )
 
-_WHEN: Final = {"attempt": "r.finished_at", "death": "j.finished_at", "occurrence": "c.last_for"}
-
 _WHO: Final = f"""CAST(substr(j.schedule, 1, {LONGEST}) AS text) AS schedule,
             CASE WHEN j.schedule IS NULL THEN CAST(substr(j.job_type, 1, {LONGEST}) AS text) END AS job_type"""
 
@@ -84,20 +83,20 @@ def attempts_since(
     names: Collection[str] | None = None,
     job_type: str | None = None,
     outcomes: Collection[str] | None = None,
-    until: datetime | None = None,
+    until: datetime = FOREVER,
 ) -> Sequence[Row[Any]]:
     """Return the newest *limit* attempts that ended from *since* on and before *until*, newest first."""
     query: Select[Any] = (
         select(*shown(connection, [*_BRIEF, jobs.c.job_type, jobs.c.schedule, jobs.c.scheduled_for]))
         .join(jobs, jobs.c.id == job_runs.c.job_id)
-        .where(job_runs.c.finished_at >= since)
+        .where(job_runs.c.finished_at >= since, job_runs.c.finished_at < until)
         .order_by(job_runs.c.finished_at.desc(), job_runs.c.job_id.desc(), job_runs.c.attempt.desc())
         .limit(limit)
     )
     query = query.where(*without_index(Filter(job_type=job_type)), *_of_schedule(names))
     if outcomes is not None:
         query = query.where(job_runs.c.outcome.in_(list(outcomes)))
-    return connection.execute(_before(query, job_runs.c.finished_at, until)).all()
+    return connection.execute(query).all()
 
 
 def _of_schedule(names: Collection[str] | None) -> list[ColumnElement[bool]]:
@@ -108,10 +107,6 @@ def _of_schedule(names: Collection[str] | None) -> list[ColumnElement[bool]]:
     return [] if names is None else [jobs.c.schedule.in_(list(names))]
 
 
-def _before(query: Select[Any], column: Column[Any], until: datetime | None) -> Select[Any]:
-    return query if until is None else query.where(column < until)
-
-
 def deaths_since(
     connection: Connection,
     since: datetime,
@@ -119,7 +114,7 @@ def deaths_since(
     *,
     names: Collection[str] | None = None,
     job_type: str | None = None,
-    until: datetime | None = None,
+    until: datetime = FOREVER,
 ) -> Sequence[Row[Any]]:
     """Return the newest *limit* jobs that died from *since* on and before *until* and are still dead, newest first."""
     dismissed = and_(jobs.c.dismissed_at.is_not(None), jobs.c.dismissed_at >= jobs.c.finished_at)
@@ -131,11 +126,12 @@ def deaths_since(
             beginning(jobs.c.last_error).label("error"),
             dismissed.label("dismissed"),
         )
+        .where(jobs.c.finished_at < until)
         .where(*in_status(Status.DEAD, since), *without_index(Filter(job_type=job_type)), *_of_schedule(names))
         .order_by(jobs.c.finished_at.desc(), jobs.c.id.desc())
         .limit(limit)
     )
-    return connection.execute(_before(query, jobs.c.finished_at, until)).all()
+    return connection.execute(query).all()
 
 
 def not_run_since(
@@ -145,7 +141,7 @@ def not_run_since(
     *,
     schedule_ids: Collection[int] | None = None,
     outcomes: Collection[str] = DID_NOT_RUN,
-    until: datetime | None = None,
+    until: datetime = FOREVER,
 ) -> Sequence[Row[Any]]:
     """Return the newest *limit* ledger rows of occurrences that did not run at their time, newest first.
 
@@ -155,26 +151,26 @@ def not_run_since(
     rows = occurrences.alias("c")
     at_its_time: ColumnElement[str] = literal_column(_AT_ITS_TIME, Text)
     others = [each for each in rows.c if each.name != "outcome"]
-    query = (
+    query: Select[Any] = (
         select(*others, at_its_time.label("outcome"), schedules.c.name.label("schedule"))
         .join(schedules, schedules.c.id == rows.c.schedule_id)
-        .where(rows.c.last_for >= since, at_its_time.in_(list(outcomes)))
+        .where(rows.c.last_for >= since, rows.c.last_for < until, at_its_time.in_(list(outcomes)))
         .order_by(rows.c.last_for.desc(), rows.c.schedule_id.desc())
         .limit(limit)
     )
     if schedule_ids is not None:
         query = query.where(rows.c.schedule_id.in_(list(schedule_ids)))
-    return connection.execute(_before(query, rows.c.last_for, until)).all()
+    return connection.execute(query).all()
 
 
-def newest_begin(connection: Connection, kind: str, most: int, since: datetime, until: datetime | None) -> datetime:
+def newest_begin(connection: Connection, kind: str, most: int, since: datetime, until: datetime) -> datetime:
     """Return *since*, or the instant of the *most*-th newest row of this *kind* if there are more rows.
 
     *kind* is "attempt" or "occurrence".
     """
     column = {"attempt": job_runs.c.finished_at, "occurrence": occurrences.c.last_for}[kind]
-    query = select(column).where(column >= since).order_by(column.desc()).limit(2).offset(most - 1)
-    found = connection.execute(_before(query, column, until)).scalars().all()
+    query = select(column).where(column >= since, column < until).order_by(column.desc()).limit(2).offset(most - 1)
+    found = connection.execute(query).scalars().all()
     return found[0] if len(found) == 2 else since
 
 
@@ -187,7 +183,7 @@ def tallies(
     job_type: str | None = None,
     schedule_ids: Collection[int] | None = None,
     outcome: str | None = None,
-    until: datetime | None = None,
+    until: datetime = FOREVER,
 ) -> Sequence[Row[Any]]:
     """Count attempts, deaths and occurrences without a run, by outcome and schedule (or job type, without a schedule).
 
@@ -195,7 +191,6 @@ def tallies(
     returned, the largest first. ``in_all`` is the sum of all groups. ``job_id`` and ``reason`` are None if a group has
     several jobs or reasons. The database does the counting, so a million rows need not be fetched.
     """
-    before = {kind: "" if until is None else f" AND {column} < :until" for kind, column in _WHEN.items()}
     of_job = f"""(:any_name OR j.schedule {AMONG_NAMES})
         AND (CAST(:job_type AS text) IS NULL OR j.job_type = CAST(:job_type AS text))"""
     rows = run(
@@ -205,17 +200,17 @@ def tallies(
           SELECT {_WHO}, r.outcome, 1 AS number, r.started_at AS first_at, r.started_at AS last_at,
             {RUN_SECONDS} AS seconds, r.job_id, NULL AS reason
           FROM {JOB_RUNS} r JOIN {JOBS} j ON j.id = r.job_id
-          WHERE r.finished_at >= :attempts_since{before["attempt"]} AND {of_job}
+          WHERE r.finished_at >= :attempts_since AND r.finished_at < :until AND {of_job}
           UNION ALL
           SELECT {_WHO}, 'dead', 1, j.finished_at, j.finished_at, NULL, j.id, NULL FROM {JOBS} j
-          WHERE j.status = 'dead' AND j.finished_at IS NOT NULL AND j.finished_at >= :deaths_since{before["death"]}
-            AND {of_job}
+          WHERE j.status = 'dead' AND j.finished_at IS NOT NULL AND j.finished_at >= :deaths_since
+            AND j.finished_at < :until AND {of_job}
           UNION ALL
           SELECT s.name, NULL, {_AT_ITS_TIME}, c.count, c.first_for, c.last_for, NULL,
             {_JOB_AT_ITS_TIME}, {_REASON_AT_ITS_TIME}
           FROM {OCCURRENCES} c JOIN {SCHEDULES} s ON s.id = c.schedule_id
-          WHERE {_AT_ITS_TIME} IN {DID_NOT_RUN} AND c.last_for >= :occurrences_since{before["occurrence"]}
-            AND (:any_schedule OR s.id {AMONG_IDS})),
+          WHERE {_AT_ITS_TIME} IN {DID_NOT_RUN} AND c.last_for >= :occurrences_since
+            AND c.last_for < :until AND (:any_schedule OR s.id {AMONG_IDS})),
         sums AS (
           SELECT schedule, job_type, outcome, CAST(sum(number) AS bigint) AS number, min(first_at) AS first_at,
             max(last_at) AS last_at, sum(seconds) / sum(number) AS seconds, max(seconds) AS longest,
@@ -229,7 +224,7 @@ def tallies(
           FROM sums) placed
         WHERE place <= :most ORDER BY first_at, schedule, job_type, outcome""",
         **{f"{kind}s_since": at for kind, at in since.items()},
-        **({} if until is None else {"until": until}),
+        until=until,
         any_name=names is None,
         names=list(names or ()),
         job_type=job_type,
@@ -246,13 +241,14 @@ def acts(
     actions: Collection[str],
     since: datetime | None,
     limit: int,
-    until: datetime | None = None,
+    until: datetime = FOREVER,
 ) -> Sequence[Row[Any]]:
     """Return the newest *limit* audit entries with these *actions* from *since* on and before *until*, oldest first."""
 
     def query(with_json: bool) -> Select[Any]:
-        found = select(*shown(connection, audit.c, with_json=with_json)).where(audit.c.action.in_(list(actions)))
-        found = _before(found if since is None else found.where(audit.c.at >= since), audit.c.at, until)
+        found = select(*shown(connection, audit.c, with_json=with_json))
+        found = found.where(audit.c.action.in_(list(actions)), audit.c.at < until)
+        found = found if since is None else found.where(audit.c.at >= since)
         return found.order_by(audit.c.at.desc(), audit.c.id.desc()).limit(limit)
 
     return fetched(connection, query)[::-1]
@@ -292,13 +288,12 @@ def spans_at_work(
 
 
 def code_changes(
-    connection: Connection, since: datetime, read_from: datetime, until: datetime | None, limit: int
+    connection: Connection, since: datetime, read_from: datetime, until: datetime, limit: int
 ) -> Sequence[Row[Any]]:
     """Return the newest *limit* ticks from *since* on whose version or job types differ from the host's previous tick.
 
     Only ticks from *read_from* on that loaded handlers are compared. ``names`` and ``old_names`` are the job types.
     """
-    before = "" if until is None else " AND t.started_at < :until"
     return run(
         connection,
         f"""
@@ -306,7 +301,7 @@ def code_changes(
         FROM (
           SELECT t.host, t.started_at, t.version, t.job_types, lag(t.version) OVER mine AS old_version,
             lag(t.job_types) OVER mine AS old_types
-          FROM {TICKS} t WHERE t.job_types IS NOT NULL AND t.started_at >= :read_from{before}
+          FROM {TICKS} t WHERE t.job_types IS NOT NULL AND t.started_at >= :read_from AND t.started_at < :until
           WINDOW mine AS (PARTITION BY t.host ORDER BY t.started_at, t.id)) pair
         LEFT JOIN {JOB_TYPE_LISTS} n ON n.hash = pair.job_types LEFT JOIN {JOB_TYPE_LISTS} o ON o.hash = pair.old_types
         WHERE pair.started_at >= :since
@@ -314,7 +309,7 @@ def code_changes(
         ORDER BY pair.started_at DESC LIMIT :limit""",
         since=since,
         read_from=read_from,
-        **({} if until is None else {"until": until}),
+        until=until,
         limit=limit,
     ).all()
 
@@ -413,26 +408,23 @@ def schedules_off(connection: Connection, since: datetime, longer: timedelta) ->
     ).all()
 
 
-def ticks_with_faults(
-    connection: Connection, since: datetime, until: datetime | None, limit: int
-) -> Sequence[Row[Any]]:
+def ticks_with_faults(connection: Connection, since: datetime, until: datetime, limit: int) -> Sequence[Row[Any]]:
     """Return the newest *limit* ticks, oldest first: host, started_at, whether they loaded handlers, and any faults.
 
     ``did`` is None if the tick found no fault in its file or in the code that it loaded, could start processes, and
     could use the database all the time.
     """
     text_of = "CAST(t.did AS text)"
-    before = "" if until is None else " AND t.started_at < :until"
     rows = run(
         connection,
         f"""SELECT t.host, t.started_at, t.job_types IS NOT NULL AS loaded,
              CASE WHEN {text_of} LIKE '%"broken"%' OR {text_of} LIKE '%"not_loaded"%'
                OR {text_of} LIKE '%"without_process"%' OR {text_of} LIKE '%"refused"%'
                OR {text_of} LIKE '%"outages"%' THEN t.did END AS did
-           FROM {TICKS} t WHERE t.started_at >= :since{before}
+           FROM {TICKS} t WHERE t.started_at >= :since AND t.started_at < :until
            ORDER BY t.started_at DESC, t.id DESC LIMIT :limit""",
         since=since,
-        **({} if until is None else {"until": until}),
+        until=until,
         limit=limit,
     )
     return rows.all()[::-1]

@@ -363,7 +363,7 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         history.named_jobs(connection, [1, 2, 3])
         history.code_changes(connection, hour, hour, NOW, 200)
         for kind in ("attempt", "occurrence"):
-            history.newest_begin(connection, kind, 200, hour, None)
+            history.newest_begin(connection, kind, 200, hour, history.FOREVER)
         begins = dict.fromkeys(("attempt", "death", "occurrence"), hour)
         history.tallies(connection, begins, 200)
         history.tallies(connection, begins, 200, schedule_ids=[1], names=["a"], until=NOW)
