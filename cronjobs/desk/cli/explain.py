@@ -134,55 +134,63 @@ def explain(
         raise UsageError(_FOR_SCHEDULES)
     with snapshot(source, only_database=True) as (settings, connection, _):
         types = cache(lambda: known_types(settings))
-        try:
-            if key is not None:
-                explanation = explain_key(connection, key, settings, types)
-                if explanation is None:
-                    explanation, code = _not_there(f"key {key}", _no_key(key, settings.retention.keys), as_json)
-            elif job_type is not None:
-                explanation = explain_type_named(connection, job_type, settings, types())
-                if explanation is None:
-                    text = f'no tick, job or schedule has used a job type "{safe(job_type, 80)}"'
-                    explanation, code = _not_there(f"type {job_type}", text, as_json)
-            else:
-                assert what is not None
-                evidence = ScheduleEvidence(connection, what, settings, types)
-        except NoSuchSchedule as error:
-            assert what is not None
-            if not timed:
-                explanation = explain_id(connection, int(what[:20]), settings, types) if what.isdecimal() else None
-            runs = exec_evidence(connection, what, settings, types) if explanation is None else None
-            if runs is not None and ranged:
-                _print_range(runs, since, until, back, limit, as_json)
-            elif runs is not None:
-                explanation = runs.latest() if at is None else runs.at(_asked(at, runs, "--at").at)
-            elif explanation is None and not timed:
-                explanation = explain_type_named(connection, what, settings, types())
-            if explanation is None and not (runs is not None and ranged):
-                if timed and _is_job_or_type(connection, what, settings, types):
-                    raise UsageError(_FOR_SCHEDULES) from None
-                explanation, code = _unknown(connection, what, [*error.known, *types().types], settings, as_json)
+        if key is not None:
+            explanation = explain_key(connection, key, settings, types)
+            if explanation is None:
+                explanation, code = _not_there(f"key {key}", _no_key(key, settings.retention.keys), as_json)
+        elif job_type is not None:
+            explanation = explain_type_named(connection, job_type, settings, types())
+            if explanation is None:
+                text = f'no tick, job or schedule has used a job type "{safe(job_type, 80)}"'
+                explanation, code = _not_there(f"type {job_type}", text, as_json)
         else:
-            if explanation is not None:
-                pass
-            elif ranged:
+            assert what is not None
+            evidence: ScheduleEvidence | ExecEvidence | None = None
+            names: Sequence[str] = ()
+            try:
+                evidence = ScheduleEvidence(connection, what, settings, types)
+            except NoSuchSchedule as error:
+                names = error.known
+                if not timed and what.isdecimal():
+                    explanation = explain_id(connection, int(what[:20]), settings, types)
+                if explanation is None:
+                    evidence = exec_evidence(connection, what, settings, types)
+            if evidence is not None and ranged:
                 _print_range(evidence, since, until, back, limit, as_json)
-            else:
-                facts = evidence.now_and_last() if at is None else evidence.at(_asked(at, evidence, "--at"))
-                if facts.job is not None:
-                    facts = replace(facts, job=with_obstacles(connection, facts.job, settings, types))
-                explanation = explain_occurrence(facts)
-                if exec_evidence(connection, evidence.name, settings, types) is not None:
-                    its_runs = safe(f"cronjobs explain {shlex.quote(EXEC_PREFIX + evidence.name)}", 300)
-                    said = (
-                        f"A crontab line that runs through cronjobs exec has the name {safe(evidence.name, 80)}, too; "
-                        f'see "{its_runs}".'
-                    )
-                    explanation = replace(explanation, sentences=(*explanation.sentences, said))
+            elif isinstance(evidence, ScheduleEvidence):
+                explanation = _of_schedule(connection, evidence, at, settings, types)
+            elif evidence is not None:
+                explanation = evidence.latest() if at is None else evidence.at(_asked(at, evidence, "--at").at)
+            elif timed and _is_job_or_type(connection, what, settings, types):
+                raise UsageError(_FOR_SCHEDULES)
+            elif explanation is None:
+                explanation = None if timed else explain_type_named(connection, what, settings, types())
+                if explanation is None:
+                    explanation, code = _unknown(connection, what, [*names, *types().types], settings, as_json)
     if explanation is not None:
         as_text = [line for sentence in explanation.sentences for line in wrapped(sentence, width(), "  ")]
         write([json_text(_object(explanation))] if as_json else as_text)
     leaving.leave(code, stuck=False)  # do not wait for threads that the user's modules started
+
+
+def _of_schedule(
+    connection: Connection,
+    evidence: ScheduleEvidence,
+    at: str | None,
+    settings: Settings,
+    types: Callable[[], JobTypes],
+) -> Explanation:
+    facts = evidence.now_and_last() if at is None else evidence.at(_asked(at, evidence, "--at"))
+    if facts.job is not None:
+        facts = replace(facts, job=with_obstacles(connection, facts.job, settings, types))
+    explanation = explain_occurrence(facts)
+    if exec_evidence(connection, evidence.name, settings, types) is None:
+        return explanation
+    its_runs = safe(f"cronjobs explain {shlex.quote(EXEC_PREFIX + evidence.name)}", 300)
+    said = (
+        f'A crontab line that runs through cronjobs exec has the name {safe(evidence.name, 80)}, too; see "{its_runs}".'
+    )
+    return replace(explanation, sentences=(*explanation.sentences, said))
 
 
 def _is_job_or_type(connection: Connection, name: str, settings: Settings, types: Callable[[], JobTypes]) -> bool:
