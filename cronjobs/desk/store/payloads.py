@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from cronjobs.engine.database.tables import UNSETTLED_DEAD_SQL
 from cronjobs.engine.probe.sql_text import JOBS, either
 from cronjobs.engine.rules.payload import BadJson
-from cronjobs.engine.store.operating import CAN_DISMISS
 from cronjobs.engine.store.sizes import if_not_too_large
 from cronjobs.engine.store.sql import IS_STRIPPED, is_lost, run
 
@@ -45,7 +45,7 @@ _PAYLOAD_BYTES: Final = either(
 # Leave out the jobs that cannot run again: exec's runs, which are only records, jobs of which only the key is left, and
 # dismissed jobs, which stay dead.
 _MAY_STILL_RUN: Final = f"""j.status IN ('queued', 'failed', 'dead') AND substr(j.job_type, 1, 5) <> 'exec:'
-      AND NOT {IS_STRIPPED} AND (j.status <> 'dead' OR {CAN_DISMISS})"""
+      AND NOT {IS_STRIPPED} AND (j.status <> 'dead' OR {UNSETTLED_DEAD_SQL})"""
 
 _IDS: Final = f"""
     SELECT j.id FROM {JOBS} j WHERE j.id >= :first AND j.id < :end AND {_MAY_STILL_RUN} ORDER BY j.id LIMIT :most"""

@@ -120,6 +120,9 @@ def _server_now_sqlite(element: server_now, compiler: SQLCompiler, **kw: Any) ->
     )
 
 
+POSTGRESQL_CALLER: Final = "concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))"
+
+
 class server_caller(FunctionElement[str]):  # noqa: N801
     """The user and the application name of the connection, as the database knows them. A column default."""
 
@@ -129,7 +132,7 @@ class server_caller(FunctionElement[str]):  # noqa: N801
 
 @compiles(server_caller, "postgresql")
 def _server_caller_postgresql(element: server_caller, compiler: SQLCompiler, **kw: Any) -> str:
-    return "concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))"
+    return POSTGRESQL_CALLER
 
 
 @compiles(server_caller, "sqlite")

@@ -24,6 +24,7 @@ from cronjobs.engine.database.tables import (
     ticks,
 )
 from cronjobs.engine.probe.idle_conditions import MISFITS_SQL, WAITING
+from cronjobs.engine.rules.recovery_policy import NOT_READ
 
 # Without AUTOINCREMENT, SQLite would reuse the id of a pruned job.
 for _table in (audit, findings, jobs, schedules, ticks):
@@ -41,7 +42,7 @@ Index(
     sqlite_where=text(WAITING),
 )
 # Finds jobs whose last runner died before it had read their row. Hardly any such jobs ever exist.
-UNREAD_SQL: Final = f"error_type = 'NotRead' AND {WAITING}"
+UNREAD_SQL: Final = f"error_type = '{NOT_READ}' AND {WAITING}"
 Index("cronjobs_jobs_unread_idx", jobs.c.id, postgresql_where=text(UNREAD_SQL), sqlite_where=text(UNREAD_SQL))
 # Finds due jobs by job type, for claims. With these indexes, jobs of types that a tick cannot run do not slow the tick
 # down, however many such jobs exist. Jobs with a timeout of their own have a separate index, because their type does

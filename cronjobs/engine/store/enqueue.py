@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, select
 
+from cronjobs.engine.database.column_types import POSTGRESQL_CALLER
 from cronjobs.engine.database.encoding import UTF8, from_ascii, in_ascii, server_encoding, unfit_character
 from cronjobs.engine.database.tables import jobs
 from cronjobs.engine.host.caller import caller
@@ -45,9 +46,7 @@ _REPLACING_ROWS: Final = group("rows", _COLUMNS | {"stays": "int"})
 _HAS_ROOM: Final = "(r.stays = 0 OR j.queue = r.queue)"
 # The same value as the default of the column ``enqueued_by``, for callers that give no name. SQLite does not know who
 # is connected, so on SQLite we pass the name.
-_CALLER: Final = either(
-    postgresql="concat_ws('/', CURRENT_USER, nullif(current_setting('application_name', true), ''))", sqlite=":caller_"
-)
+_CALLER: Final = either(postgresql=POSTGRESQL_CALLER, sqlite=":caller_")
 # Use a scalar subquery, because PostgreSQL plans NOT EXISTS as a join. As long as the statistics say that the table is
 # empty, that join scans the whole table for each row. The key is looked up before the INSERT, because ON CONFLICT alone
 # would wait for any open transaction that has updated the row with that key. Every claim updates the rows that it

@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from cronjobs.engine.database.tables import LENGTHS
+from cronjobs.engine.database.tables import LENGTHS, UNSETTLED_DEAD_SQL
 from cronjobs.engine.probe.idle_conditions import IS_EXEC, WAITING
 from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, NOW, PAUSES, TOKENS
 from cronjobs.engine.rules.lease import Finish, Lease, lease_of
@@ -57,7 +57,6 @@ _CAN_RETRY: Final = f"""j.status IN ('dead', 'cancelled', 'failed') AND NOT {IS_
 _AS_IT_WAS: Final = """(j.status IN ('queued', 'running')
       OR coalesce(j.finished_at, j.last_failed_at, j.created_at) <= :as_of)"""
 CAN_CANCEL: Final = f"j.{WAITING}"
-CAN_DISMISS: Final = "j.status = 'dead' AND (j.dismissed_at IS NULL OR j.dismissed_at < j.finished_at)"
 # A run of "cronjobs exec" cannot be asked to stop, because it never reads such a request.
 RUNS: Final = f"j.status = 'running' AND NOT {IS_EXEC}"
 
@@ -132,7 +131,7 @@ def cancel(connection: Connection, ids: Collection[int], act: OperatorAction) ->
 
 def dismiss(connection: Connection, ids: Collection[int], act: OperatorAction) -> Changed:
     """Record that dead jobs were dealt with. The jobs stay dead, but are no longer reported."""
-    done = _change(connection, ids, CAN_DISMISS, f"dismissed_at = {NOW}", act.as_of)
+    done = _change(connection, ids, UNSETTLED_DEAD_SQL, f"dismissed_at = {NOW}", act.as_of)
     record_act(connection, act, done)
     return Changed(done)
 
@@ -219,7 +218,7 @@ def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
     """Return the states of the jobs among *ids* that exist."""
     statement = f"""
         SELECT j.id, j.status, {IS_STRIPPED} AS stripped, {_TOO_LONG} AS too_long,
-          j.status = 'dead' AND NOT ({CAN_DISMISS}) AS dismissed, {IS_EXEC} AS is_exec,
+          j.status = 'dead' AND NOT ({UNSETTLED_DEAD_SQL}) AS dismissed, {IS_EXEC} AS is_exec,
           {KEY_OWNER} AS key_owner
         FROM {JOBS} j WHERE j.id {AMONG_IDS}"""
     found = {}

@@ -19,6 +19,7 @@ from cronjobs.engine.probe.idle_conditions import (
     WAITING,
 )
 from cronjobs.engine.probe.sql_text import AUDIT, JOBS, QUEUES, SCHEDULES, TICKS, after_now, either
+from cronjobs.engine.rules.recovery_policy import NOT_READ
 from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.sql import INSTANT_TYPE, JSON_TYPE, group, inserted_into, json_text, run
 
@@ -127,7 +128,7 @@ def signs_of_death(connection: Connection, budget: timedelta) -> DeathSigns:
               AND d.started_at < {after_now(":dead_s")} AND d.started_at > {after_now(":forgotten_s")}
               AND NOT EXISTS (SELECT 1 FROM newest l WHERE l.host = d.host AND l.id > d.id
                               AND l.finished_at IS NOT NULL)) AS deaths,
-          EXISTS (SELECT 1 FROM {JOBS} j WHERE j.error_type = 'NotRead' AND j.{WAITING}) AS doubtful""",
+          EXISTS (SELECT 1 FROM {JOBS} j WHERE j.error_type = '{NOT_READ}' AND j.{WAITING}) AS doubtful""",
         newest=_NEWEST,
         dead_s=-dead_s,
         forgotten_s=-dead_s - _FORGOTTEN_S,
