@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 
 from cronjobs.engine.jobs.checking import Key, Span, delay_of, instant_of
 from cronjobs.engine.jobs.enqueue import TargetOrEngine
-from cronjobs.engine.jobs.find import in_transaction, job_name, require_ready
+from cronjobs.engine.jobs.find import in_transaction, job_name
 from cronjobs.engine.store.app_changes import LOCKED, cancel_one, reschedule_one
-from cronjobs.engine.store.find_jobs import JobName
+from cronjobs.engine.store.find_jobs import JobName, require_ready
 from cronjobs.errors import JobHeld, JobNotWaiting, NoSuchJob, UsageError
 from cronjobs.model import Status
 from cronjobs.text import clean, one_line

@@ -17,8 +17,7 @@ from cronjobs.engine.jobs.enqueue import TargetOrEngine, connection_of
 from cronjobs.engine.jobs.insertion import naming_missing_tables
 from cronjobs.engine.rules.payload import BadJson, read_json
 from cronjobs.engine.rules.progress import HowFar, reported_of
-from cronjobs.engine.store.find_jobs import JobName, Readiness, find_row, readiness
-from cronjobs.engine.store.meta import refuse_unsupported
+from cronjobs.engine.store.find_jobs import JobName, find_row, require_ready
 from cronjobs.errors import DatabaseError, NoSuchJob, UsageError
 from cronjobs.model import FINAL, Status, duration, duration_text
 
@@ -241,18 +240,8 @@ def in_transaction(target: Any, schema: str | None, what: str, do: Callable[[Con
         return do(prepared)
 
 
-def require_ready(connection: Connection) -> Readiness:
-    """Return the revision of the tables, and what the database role of this connection may read.
-
-    Raises SchemaNotUpgraded for tables from before 0.2.0.
-    """
-    found = readiness(connection)
-    refuse_unsupported(found.revision)
-    return found
-
-
 def found_job(connection: Connection, name: JobName) -> FoundJob | None:
-    if not require_ready(connection).may_read:
+    if not require_ready(connection):
         raise DatabaseError(
             "this database role may enqueue jobs but not read them: ask the database's owner to run what "
             '"cronjobs db grants --find" prints, or use another role'

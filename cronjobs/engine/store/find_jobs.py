@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from cronjobs.engine.database.encoding import from_ascii, in_ascii, server_encoding, unfit_character
 from cronjobs.engine.database.tables import jobs
 from cronjobs.engine.probe.sql_text import JOBS, META, either
-from cronjobs.engine.store.meta import database_name, qualified
+from cronjobs.engine.store.meta import database_name, qualified, refuse_unsupported
 from cronjobs.engine.store.sizes import if_not_too_large
 from cronjobs.engine.store.sql import AMONG_KEYS, is_postgresql, run
 from cronjobs.errors import SchemaMissing
@@ -107,22 +107,17 @@ def cannot_be_there(connection: Connection, name: JobName) -> bool:
     return name.key is not None and unfit_character(server_encoding(connection), name.key) is not None
 
 
-class Readiness(NamedTuple):
-    """The facts to check before our query runs in the app's transaction.
+def require_ready(connection: Connection) -> bool:
+    """Return whether this connection's role may read whole jobs. Call this before our query runs in the app's
+    transaction: if the database refused our query, that transaction would be aborted.
 
-    If the database refused our query, the app's transaction would be aborted.
+    Raises SchemaMissing if the meta row is missing, and SchemaNotUpgraded for tables from before 0.2.0.
     """
-
-    revision: str
-    may_read: bool  # whether this connection's role may read whole jobs
-
-
-def readiness(connection: Connection) -> Readiness:
-    """Read the facts for ``Readiness``. Raises SchemaMissing if the meta row is missing."""
     may, values = "true", {}
     if is_postgresql(connection):
         may, values = "has_table_privilege(CAST(:name AS text), 'SELECT')", {"name": qualified(connection, jobs.name)}
     found = run(connection, f"SELECT m.schema_revision, {may} AS may_read FROM {META} m", **values).all()
     if not found:
         raise SchemaMissing(database_name(connection))
-    return Readiness(str(found[0].schema_revision), bool(found[0].may_read))
+    refuse_unsupported(str(found[0].schema_revision))
+    return bool(found[0].may_read)
