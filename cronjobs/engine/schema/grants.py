@@ -123,6 +123,10 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
 _FOR: Final[Mapping[Role, str]] = {
     Role.MIGRATE: 'owns the tables, for "cronjobs db upgrade" and "cronjobs db copy"',
     Role.RUN: 'for "cronjobs run-due" and the commands of operators',
@@ -142,9 +146,8 @@ def _rights(role: Role, *, replace: bool, find: bool) -> Mapping[str, str]:
 
 def _make_role(name: str) -> Iterator[str]:
     # Roles belong to the whole server, so a role of this name may already exist. CREATE ROLE has no IF NOT EXISTS.
-    literal = "'" + name.replace("'", "''") + "'"
-    body = f"BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = {literal}) THEN CREATE ROLE {quoted(name)}; "
-    yield f"DO $cronjobs$ {body}END IF; END $cronjobs$;"
+    there = f"SELECT FROM pg_roles WHERE rolname = {literal(name)}"
+    yield f"DO $cronjobs$ BEGIN IF NOT EXISTS ({there}) THEN CREATE ROLE {quoted(name)}; END IF; END $cronjobs$;"
 
 
 def _own(schema: str, name: str) -> Iterator[str]:
@@ -154,9 +157,8 @@ def _own(schema: str, name: str) -> Iterator[str]:
         # ALTER TABLE works for views, too.
         yield f"ALTER TABLE IF EXISTS {schema}.{relation} OWNER TO {quoted(name)};"
     for function in FUNCTIONS:
-        literal = "'" + f"{schema}.{function}".replace("'", "''") + "'"
         yield (
-            f"DO $cronjobs$ BEGIN IF to_regproc({literal}) IS NOT NULL THEN "
+            f"DO $cronjobs$ BEGIN IF to_regproc({literal(f'{schema}.{function}')}) IS NOT NULL THEN "
             f"ALTER FUNCTION {schema}.{function} OWNER TO {quoted(name)}; END IF; END $cronjobs$;"
         )
 

@@ -27,7 +27,7 @@ from cronjobs.engine.database.connection import Database, as_database_error
 from cronjobs.engine.database.retrying import patiently
 from cronjobs.engine.database.tables import VERSION_TABLE, metadata
 from cronjobs.engine.schema import drift
-from cronjobs.engine.schema.grants import quoted
+from cronjobs.engine.schema.grants import literal, quoted
 from cronjobs.engine.store.meta import has_table, qualified, read_meta, refuse_unsupported, require_revision
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaMissing, SchemaNotUpgraded
 
@@ -315,7 +315,7 @@ def _home(schema: str | None) -> str:
     the search_path.
     """
     if schema is not None:
-        return "'" + schema.replace("'", "''") + "'"
+        return literal(schema)
     return (
         "coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE c.oid = to_regclass('cronjobs_meta')), current_schema())"
