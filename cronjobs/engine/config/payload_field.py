@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, Final
 
@@ -9,8 +10,7 @@ from cronjobs.engine.config import schema_parts
 from cronjobs.engine.config.fields import list_of
 from cronjobs.engine.config.reader import FieldError, Reader, Reading, ReportedError, shown, taken_as
 from cronjobs.engine.config.yaml_nodes import Mapping, Node, Scalar, Sequence
-
-MAX_PAYLOAD_BYTES: Final = 256 * 1024
+from cronjobs.engine.rules.payload import LIMIT_BYTES
 
 
 @taken_as("mapping: the handler's keyword arguments, at most 256 KiB of JSON", schema_parts.or_null({"type": "object"}))
@@ -19,17 +19,15 @@ def payload(reading: Reading, node: Node, path: str) -> dict[str, Any]:
 
     The object's values have no expected type, so a value is refused if YAML 1.1 and 1.2 read it differently.
     """
-    import json
-
     if isinstance(node, Scalar) and node.is_null:
         return {}
     if not isinstance(node, Mapping):
         raise FieldError("a payload is a mapping: {invoice_id: 42}")
     value: dict[str, Any] = _json(reading, node, path)
     size = len(json.dumps(value, ensure_ascii=False).encode())
-    if size > MAX_PAYLOAD_BYTES:
+    if size > LIMIT_BYTES:
         raise FieldError(
-            f"a payload is at most {MAX_PAYLOAD_BYTES:,} bytes of JSON, and this one has {size:,}: store the data "
+            f"a payload is at most {LIMIT_BYTES:,} bytes of JSON, and this one has {size:,}: store the data "
             "elsewhere and pass its key"
         )
     return value
