@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -306,12 +307,12 @@ def _note_dropped(
     person.
     """
     reasons = {part.why_dropped for due in mine for part in due.parts if part.dropped}
-    found: dict[str, dict[str, object]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, row in rows if reasons else ():
         if row.outcome == "missed" and row.reason in reasons:
-            before = found.get(name, {"count": 0, "from": row.first_for.isoformat()})
-            count = int(str(before["count"])) + row.count
-            found[name] = before | {"count": count, "to": row.last_for.isoformat()}
+            its = found.setdefault(name, {"count": 0, "from": row.first_for.isoformat()})
+            its["count"] += row.count
+            its["to"] = row.last_for.isoformat()
     if found:
         from cronjobs.engine.store.given_up import DROPPED, give_up
 

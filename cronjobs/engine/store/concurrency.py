@@ -19,7 +19,6 @@ from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, among, group_value
 
 # Read at most this many groups of (queue, type), because anyone can invent names of queues.
 MOST_GROUPS: Final = 5000
-NOTHING_FULL: Final = Full(frozenset(), frozenset())
 # On SQLite, this many prefixes are compared one by one. To read the list of prefixes for each row would take several
 # times as long.
 FIRST_PREFIXES: Final = 3
@@ -132,7 +131,7 @@ def late_behind_others(
     limits: Sequence[Limit],
     late: timedelta,
     runnable: Collection[str] | None,
-    held: Full = NOTHING_FULL,
+    held: Full,
 ) -> dict[tuple[str, str], LateBehind]:
     """Count, by queue and type, the jobs that have been due for longer than *late* and could not run during all that
     time.
