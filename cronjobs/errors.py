@@ -326,7 +326,7 @@ class DatabaseDamaged(DatabaseError):
 class DatabaseVanished(DatabaseError):
     """A SQLite file that existed before is missing, or has lost our tables. Perhaps its disk is not mounted."""
 
-    def __init__(self, url: str, *, has_file: bool = False) -> None:
+    def __init__(self, url: str, *, has_file: bool) -> None:
         found = (
             "had the tables of cronjobs before, but the file there now has none: perhaps an app created the file again"
             if has_file

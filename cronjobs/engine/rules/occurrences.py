@@ -71,7 +71,7 @@ def early_by(reason: str | None) -> datetime | None:
     return found if found.tzinfo is not None else None
 
 
-def ledger_reason(policy: str, *, paused: bool = False) -> str:
+def ledger_reason(policy: str, *, paused: bool) -> str:
     """Return why occurrences are missed with the catch-up *policy*. *paused* is True if a pause held them back."""
     if policy == "none":
         return f"{HELD_BACK if paused else 'no tick fired it in time'} (catch_up: none)"
@@ -91,7 +91,7 @@ def not_made_up_reason(into: datetime, settled: str | None) -> str:
     return f"{NOT_MADE_UP} {into.isoformat()}, which {why}"
 
 
-def dropped_reason(*, paused: bool = False) -> str:
+def dropped_reason(*, paused: bool) -> str:
     """Return why ``catch_up: all`` does not run an occurrence, although ``catch_up_within`` allows it."""
     why = "more were due than catch_up_limit allows"
     return f"{HELD_BACK}, and {why}" if paused else why

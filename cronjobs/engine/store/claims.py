@@ -490,8 +490,8 @@ def claim_one(
     *,
     locked_by: str,
     lease: timedelta,
+    policies: ClaimPolicies,
     limits: Sequence[Limit] = (),
-    policies: ClaimPolicies = USUAL,
 ) -> Job | Limit | None:
     """Lease one waiting job that a person named, even if it is not due yet.
 

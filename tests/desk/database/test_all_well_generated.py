@@ -362,7 +362,7 @@ class Rows:
 
     def dropped(self) -> bool:
         """Whether something was dropped that nobody has acknowledged."""
-        reasons = (dropped_reason(), dropped_reason(paused=True))
+        reasons = (dropped_reason(paused=False), dropped_reason(paused=True))
         acked = [row.at for row in self.audit if (row.action, row.subject) == ("ack", "dropped")]
         return any(row.reason in reasons and row.decided_at > max(acked, default=START - DAY) for row in self.ledger)
 
