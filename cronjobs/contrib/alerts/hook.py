@@ -155,11 +155,11 @@ def _alert_outage(settings: Settings, kind: str, text: str, until: float) -> Non
     left_s = until - SYSTEM.monotonic() - LEFT_FOR_MARKS_S
     if left_s < LEAST_S:
         return
-    untold = [name for name in _channels(settings, kind) if alarm.worth_mailing(name, now)]
+    due = [name for name in _channels(settings, kind) if alarm.is_due(name, now)]
     message = texts.note(text, settings, Identity.here().host, now)
-    for name, failed in _deliver(untold, message, settings, left_s):
-        if failed is not None:
-            alarm.forget(name)  # forget that it was reported, so that the next tick retries
+    for name, failed in _deliver(due, message, settings, left_s):
+        if failed is None:
+            alarm.worth_mailing(name, now)  # record only what was sent, so that the next tick sends the rest
 
 
 def alert_outage_over(settings: Settings, now: datetime, left_s: Callable[[], float]) -> None:

@@ -69,6 +69,11 @@ class Alarm:
         """Return whether a fault in the code was reported and has not ended."""
         return any(entry.get("about") == CODE for entry in self._load().values())
 
+    def is_due(self, cause: str, now: datetime) -> bool:
+        """Return whether to report *cause* if it occurs now. Record nothing."""
+        entry = self._load().get(cause)
+        return entry is None or now >= datetime.fromisoformat(entry["next"])
+
     def worth_mailing(
         self,
         cause: str,

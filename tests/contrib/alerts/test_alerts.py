@@ -317,6 +317,24 @@ def test_a_channel_that_hangs_keeps_nobody_from_hearing_that_the_database_is_awa
     assert sorted(Alarm(settings.file, name=away_name(settings.file)).causes()) == ["first", "last", "page"]
 
 
+def test_an_outage_counts_as_reported_only_once_its_alert_was_sent(
+    tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a tick that is killed while it sends leaves the alert to the next tick."""
+    settings = Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path, alerts=alerting(webhook(web)))
+    recorded: list[list[str]] = []
+
+    def delivering(*given: Any) -> Any:
+        recorded.append(Alarm(settings.file, name=away_name(settings.file)).causes())
+        return deliver.deliver(*given)
+
+    monkeypatch.setattr(alert_hook, "deliver", delivering)
+    for _ in range(2):
+        alert_hook.not_started(settings, DatabaseError("it is away"), SYSTEM.monotonic() + 30)
+    assert recorded == [[], ["hook"]]
+    assert len(web.got) == 1
+
+
 def test_what_one_channel_answers_is_known_while_another_hangs(tmp_path: Path, web: Web) -> None:
     web.hold = True
     prompt = AlertChannel("prompt", CommandChannel(("true",)))
