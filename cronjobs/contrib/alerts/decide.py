@@ -107,17 +107,15 @@ def _different(episode: Episode, finding: Finding) -> dict[str, Any]:
         "command": finding.command,
         "rows": kept_rows(finding),
     }
-    there: dict[str, Any] = {"severity": episode.severity, "text": episode.text, "command": episode.command}
-    there |= {"rows": list(episode.rows)}
-    return {name: value for name, value in wanted.items() if value != there[name]}
+    return {name: value for name, value in wanted.items() if value != getattr(episode, name)}
 
 
-def kept_rows(finding: Finding) -> list[str]:
+def kept_rows(finding: Finding) -> tuple[str, ...]:
     """Return the finding's rows, or only the newest rows if there are more than ROWS_KEPT.
 
     The newest rows are last, because newer ids are higher.
     """
-    return list(finding.rows[-ROWS_KEPT:])
+    return finding.rows[-ROWS_KEPT:]
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------

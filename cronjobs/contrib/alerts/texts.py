@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from cronjobs.contrib.alerts.statements import DueAlert, FailedJob
 from cronjobs.desk.insight.causes import cause_object, cause_text
+from cronjobs.desk.insight.finding import Severity
 from cronjobs.desk.insight.formatting import LocalTimes, counted, in_full
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.causes import Cause
@@ -71,16 +72,15 @@ def message(
     settings: Settings,
     host: str,
     now: datetime,
-    why: Sequence[Cause] = (),
+    why: Sequence[Cause],
 ) -> Message:
     """Compose a channel's message from *alerts*, the worst first and ended findings last.
 
     *jobs* maps episode ids to jobs. *why* lists the causes of death of the jobs in the finding ``dead``.
     """
-    ranks = ["critical", "warning", "notice"]
     ordered = sorted(
         alerts,
-        key=lambda alert: (alert.state.over, ranks.index(alert.episode.severity), alert.episode.began_at),
+        key=lambda alert: (alert.state.over, Severity(alert.episode.severity).rank, alert.episode.began_at),
     )
     findings = [_reported(alert, jobs.get(alert.episode.id, []), why, settings, now) for alert in ordered[:MOST]]
     return Message(
@@ -152,17 +152,12 @@ def _of_job(job: FailedJob, settings: Settings) -> dict[str, Any]:
 def subject(message: Message) -> str:
     """Return the subject line. It has the project, the worst finding, and the number of other findings."""
     where = " ".join(word for word in (message.project, message.environment) if word) or message.host
-    lasting, over = message.lasting, message.over
-    if message.note:
-        said = message.note
-    elif lasting:
-        more = len(lasting) + message.left_out - 1
-        said = f"{lasting[0].severity}: {lasting[0].text}" + (f" (and {more} more)" if more else "")
-    elif over:
-        more = len(over) + message.left_out - 1
-        said = f"over: {over[0].text}" + (f" (and {more} more)" if more else "")
-    else:
-        said = "nothing"
+    said = message.note
+    if not said:
+        shown = message.lasting or message.over
+        how = shown[0].severity if message.lasting else "over"
+        more = len(shown) + message.left_out - 1
+        said = f"{how}: {shown[0].text}" + (f" (and {more} more)" if more else "")
     return one_line(f"[cronjobs {where}] {said}", SUBJECT)
 
 
