@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.registry import Registration
@@ -13,24 +12,18 @@ from cronjobs.engine.jobs.registry import Registration
 Mark = tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class CodeOnDisk:
-    """Remembers the state of the configuration files and of the handlers' source files."""
-
-    marks: Mapping[str, Mark | None]
-
-    @classmethod
-    def of(cls, settings: Settings, handlers: Iterable[Registration]) -> CodeOnDisk:
-        files = [str(file) for file in settings.contents]
-        for registration in handlers:
-            try:
-                files.append(inspect.getsourcefile(inspect.unwrap(registration.handler)) or "")
-            except TypeError:  # a callable object has no source file
-                continue
-        return cls({file: _mark(file) for file in files if file})
-
-    def has_changed(self) -> bool:
-        return any(_mark(file) != mark for file, mark in self.marks.items())
+def changes_from_now(settings: Settings, handlers: Iterable[Registration]) -> Callable[[], bool]:
+    """Return a function that returns whether the configuration files or the handlers' source files have changed since
+    this call.
+    """
+    files = [str(file) for file in settings.contents]
+    for registration in handlers:
+        try:
+            files.append(inspect.getsourcefile(inspect.unwrap(registration.handler)) or "")
+        except TypeError:  # a callable object has no source file
+            continue
+    marks = {file: _mark(file) for file in files if file}
+    return lambda: any(_mark(file) != mark for file, mark in marks.items())
 
 
 def _mark(file: str) -> Mark | None:
