@@ -23,14 +23,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.contrib.dask.messages import GuardReport, Spec, versions
 from cronjobs.contrib.dask.permit import HeldPermit
 from cronjobs.contrib.dask.rules import difference
-from cronjobs.contrib.dask.worker_home import (
-    NO_DATABASE,
-    TOKEN_URL,
-    database_at,
-    settings_here,
-    this_worker,
-    token_database,
-)
+from cronjobs.contrib.dask.worker_home import this_worker, token_database
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.execution.command import Command
 from cronjobs.engine.execution.handler import as_stored, masked
@@ -143,13 +136,11 @@ def _reporter(spec: Spec) -> Any:
 
 def examine() -> Mapping[str, Any]:
     """Return a worker's versions, and whether it can take tokens, for ``check --live``."""
-    here = versions()
+    here, fault = versions(), None
     try:
-        url = os.environ.get(TOKEN_URL) or settings_here(Settings(file=Path(), folder=Path())).database
-        fault = None if url else NO_DATABASE
-        if url:
-            with database_at(url, None).read() as connection:
-                connection.exec_driver_sql("SELECT 1")
+        _, database = token_database(Settings(file=Path(), folder=Path()))
+        with database.read() as connection:
+            connection.exec_driver_sql("SELECT 1")
     except CronjobsError as error:
         fault = str(error)
     return {"cronjobs": here.cronjobs, "python": here.python, "fault": fault}

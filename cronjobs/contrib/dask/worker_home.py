@@ -26,7 +26,7 @@ _databases: dict[tuple[str, str | None], Database] = {}
 _lock: Final = threading.Lock()
 
 
-def settings_here(claimed: Settings) -> Settings:
+def _settings_here(claimed: Settings) -> Settings:
     """Return the settings in the worker's own configuration file.
 
     If there is no such file, return the claiming host's settings.
@@ -43,22 +43,20 @@ def settings_here(claimed: Settings) -> Settings:
     return replace(claimed, folder=folder, database=database, secrets=secrets)
 
 
-def database_at(url: str, schema: str | None) -> Database:
-    """Return the Database for *url*. All attempts in this process share it."""
-    with _lock:
-        found = _databases.get((url, schema))
-        if found is None:
-            found = _databases[url, schema] = Database(parse_url(url, schema))
-        return found
-
-
 def token_database(claimed: Settings) -> tuple[Settings, Database]:
-    """Return the worker's settings, and the database in which the worker takes tokens. Raises CronjobsError."""
-    settings = settings_here(claimed)
+    """Return the worker's settings, and the database in which the worker takes tokens. Raises CronjobsError.
+
+    All attempts in this process share the database.
+    """
+    settings = _settings_here(claimed)
     url = os.environ.get(TOKEN_URL) or settings.database
     if not url:
         raise CronjobsError(NO_DATABASE)
-    return settings, database_at(url, claimed.schema)
+    with _lock:
+        found = _databases.get((url, claimed.schema))
+        if found is None:
+            found = _databases[url, claimed.schema] = Database(parse_url(url, claimed.schema))
+    return settings, found
 
 
 def this_worker() -> str:
