@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -218,10 +218,10 @@ class JobAdmin(ReadOnlyAdmin):
         act = OperatorAction(name, actor, Identity.here().host, None)
         chosen = list(queryset.order_by("id").values_list("id", flat=True))
         changed, asked = 0, 0
-        for ids in _batches(chosen):
+        for begin in range(0, len(chosen), BATCH):
             try:
                 with transaction.atomic(using=jobs_alias()), ours() as connection:
-                    found = write(connection, ids, act)
+                    found = write(connection, chosen[begin : begin + BATCH], act)
             except DBAPIError as error:  # for example, the role of DATABASES may only read
                 why = as_database_error(parse_url(database_url()), error)
                 self.message_user(request, f"{why} ({changed + asked} of {len(chosen)} were changed)", ERROR)
@@ -288,11 +288,6 @@ def _shown(instant: Any) -> str:
 def _json(value: Any) -> str:
     written = masking.hidden_json(value, indent=2)
     return format_html("<pre>{}</pre>", visible(written[:LONGEST]))
-
-
-def _batches(ids: list[int]) -> Iterator[Collection[int]]:
-    for start in range(0, len(ids), BATCH):
-        yield ids[start : start + BATCH]
 
 
 def _configuration() -> Settings:

@@ -36,10 +36,8 @@ class OwnDatabase:
         with self.database.read() as connection, only_reading(connection):
             yield connection
 
-    @contextmanager
-    def write(self) -> Iterator[Connection]:
-        with self.database.write() as connection:
-            yield connection
+    def write(self) -> AbstractContextManager[Connection]:
+        return self.database.write()
 
 
 @dataclass(frozen=True)
