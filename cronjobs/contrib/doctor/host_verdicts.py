@@ -142,9 +142,7 @@ def crontab(found: CronLine, *, ticks: bool | None, elsewhere: str = "") -> Diag
             "the line is in your crontab, but no cron daemon runs here", "start cron (Debian: service cron start)"
         )
     if found.state == "differs":
-        return warning(
-            found.said.removesuffix(":"), "cronjobs crontab install --dry-run, then cronjobs crontab install"
-        )
+        return warning(found.said, "cronjobs crontab install --dry-run, then cronjobs crontab install")
     if found.others:
         return warning(listed([each.sentence for each in found.others]), found.others[0].removal)
     return ok('your crontab has exactly the line that "cronjobs crontab install" writes')

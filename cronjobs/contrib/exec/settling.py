@@ -19,13 +19,9 @@ from cronjobs.engine.probe.state_files import spool_address
 from cronjobs.engine.store import counts, leases
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, DatabaseBusy
-from cronjobs.model import Status
+from cronjobs.model import FINAL
 
-KEPT: Final = {
-    Status.SUCCEEDED: timedelta(days=90),
-    Status.DEAD: timedelta(days=90),
-    Status.CANCELLED: timedelta(days=90),
-}
+KEPT: Final = dict.fromkeys(FINAL, timedelta(days=90))
 
 
 def recorded() -> Settings | None:
@@ -76,21 +72,16 @@ def tidy(database: Database, config: str | None, *, local: bool) -> None:
                 counts.remove_old_hours(connection)
 
 
-def settle_lost(database: Database) -> int:
-    """Mark this host's runs as dead if their exec was killed or began before the last boot.
-
-    Return the number of such runs.
-    """
+def settle_lost(database: Database) -> None:
+    """Mark this host's runs as dead if their exec was killed or began before the last boot."""
     here = Identity.here()
     with database.read() as connection:
         rows = exec_runs.running_here(connection, here.host)
     gone = [row for row in rows if is_gone(row.locked_by, here) or _before_boot(row.locked_by, here)]
-    if not gone:
-        return 0
-    with database.write() as connection:
-        now = database_now(connection)
-        ends = [lost(row.id, row.job_type, row.locked_by, row.attempts, now) for row in gone]
-        return len(leases.finish(connection, ends).written)
+    if gone:
+        with database.write() as connection:
+            now = database_now(connection)
+            leases.finish(connection, [lost(row.id, row.job_type, row.locked_by, row.attempts, now) for row in gone])
 
 
 def forget_lines(database: Database, config: str | None) -> None:

@@ -32,7 +32,7 @@ def put(where: str, run: dict[str, Any]) -> str | None:
         if len(names) >= MOST_FILES:
             return f"{MOST_FILES} runs are already waiting in {state_files.folder_here()}/{FOLDER}"
         name = f"{where}-{int(run['began'] * 1e6):016}-{run['token']}.json"
-        without_output = run | {"output": "", "output_dropped": True}
+        without_output = run | {"output": ""}
         if sum(_size(each, folder) for each in names) > MOST_BYTES:
             run = without_output
         try:

@@ -25,7 +25,7 @@ def test_where_only_a_part_of_a_run_has_room_its_end_is_kept_without_its_output(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     [name] = spooled("here")
-    assert (why, spool.read(name)) == (None, run | {"output": "", "output_dropped": True})
+    assert (why, spool.read(name)) == (None, run | {"output": ""})
     assert [each.name for each in (tmp_path / "cronjobs" / spool.FOLDER).iterdir()] == [name], "nothing else is left"
 
 
