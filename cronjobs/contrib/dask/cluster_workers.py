@@ -250,27 +250,26 @@ class ClusterWorkers(Workers):
     # --- to the cluster -----------------------------------------------------------------------------------------------
 
     def _submit(self) -> None:
-        fresh = [far for far in self._far.values() if not far.written]
-        if not fresh:
-            return
-        ready = [far for far in fresh if far.asked is None and self.cluster.up]
-        if ready:
-            with self._database.write() as connection:
-                written = tokens.put(connection, [far.key for far in ready])
-            for far in ready:
-                far.written = far.key.job_id in written
-                if far.written:
-                    self._submit_one(far)
-                else:
-                    why = "an earlier attempt may still be running on the cluster, until its permit expires"
-                    self._end(far, rules.not_begun(why))
-        elif not self.cluster.up:
-            for far in fresh:
-                away = rules.not_begun(f"the scheduler of executor {self.executor.name} cannot be reached")
-                self._end(far, far.if_unbegun if far.asked else away)
-        for far in fresh:
-            if far.asked is not None and not far.written and far.key.job_id in self._far:
+        ready = []
+        for far in [far for far in self._far.values() if not far.written]:
+            if far.asked is not None:
                 self._end(far, far.if_unbegun)
+            elif self.cluster.up:
+                ready.append(far)
+            else:
+                why = f"the scheduler of executor {self.executor.name} cannot be reached"
+                self._end(far, rules.not_begun(why))
+        if not ready:
+            return
+        with self._database.write() as connection:
+            written = tokens.put(connection, [far.key for far in ready])
+        for far in ready:
+            far.written = far.key.job_id in written
+            if far.written:
+                self._submit_one(far)
+            else:
+                why = "an earlier attempt may still be running on the cluster, until its permit expires"
+                self._end(far, rules.not_begun(why))
 
     def _submit_one(self, far: FarAttempt) -> None:
         spec = Spec.of(far.attempt, far.key, self.around.settings, self.topic)
@@ -333,7 +332,7 @@ class ClusterWorkers(Workers):
         for far in written:
             if id(far) not in reported:
                 self._look_at(far, rows.get(far.key.job_id))
-        self._close([far for far in written if self._is_urgent(far) and id(far) not in reported])
+        self._close([far for far in written if self._is_urgent(far)])
 
     def _look_at(self, far: FarAttempt, row: TokenRow | None) -> None:
         if row is None:  # the token is gone, so the attempt no longer belongs to us
