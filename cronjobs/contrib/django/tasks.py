@@ -106,20 +106,7 @@ class CronjobsBackend(BaseTaskBackend):
         with the arguments. Raises QueueFull if the queue is full and refuses jobs.
         """
         self.validate_task(task)
-        result = TaskResult(
-            task=task,
-            id="",
-            status=TaskResultStatus.READY,
-            enqueued_at=None,
-            started_at=None,
-            finished_at=None,
-            last_attempted_at=None,
-            args=args,
-            kwargs=kwargs,
-            backend=self.alias,
-            errors=[],
-            worker_ids=[],
-        )
+        result = self._made(task=task, id="", status=TaskResultStatus.READY, args=args, kwargs=kwargs)
         with in_transaction() as connection:
             made = enqueue(
                 connection,
@@ -163,7 +150,7 @@ class CronjobsBackend(BaseTaskBackend):
         # slightly before the attempt started.
         if found.started_at is not None and (running or not runs):
             started.append(as_djangos(found.started_at))
-        result = TaskResult(
+        result = self._made(
             task=self._as_enqueued(task, found),
             id=str(found.id),
             status=STATUSES[found.status],
@@ -173,7 +160,6 @@ class CronjobsBackend(BaseTaskBackend):
             last_attempted_at=max(started, default=None),
             args=args if isinstance(args, list) else [],
             kwargs=kwargs if isinstance(kwargs, dict) else {},
-            backend=self.alias,
             errors=[
                 _error(_path(run.error_type), run.traceback or run.error) for run in runs if run.outcome in FAILURES
             ],
@@ -186,6 +172,11 @@ class CronjobsBackend(BaseTaskBackend):
             result.errors.append(_error(_path(found.error_type), found.last_error))
         _set(result, _return_value=found.result)
         return result
+
+    def _made(self, **given: Any) -> Any:
+        """Return a TaskResult. What is not *given* has not happened yet."""
+        instants = dict.fromkeys(("enqueued_at", "started_at", "finished_at", "last_attempted_at"))
+        return TaskResult(**{"backend": self.alias, "errors": [], "worker_ids": [], **instants, **given})
 
     def _as_enqueued(self, task: Any, found: FoundJob) -> Any:
         """Return *task* with the options that it was enqueued with, as far as the job's row shows them."""
@@ -206,18 +197,15 @@ class CronjobsBackend(BaseTaskBackend):
             result = self.get_result(str(ctx.job_id))
         else:
             at = None if ctx.started_at is None else as_djangos(ctx.started_at)
-            result = TaskResult(
+            result = self._made(
                 task=task,
                 id=str(ctx.job_id),
                 status=TaskResultStatus.RUNNING,
                 enqueued_at=None if ctx.enqueued_at is None else as_djangos(ctx.enqueued_at),
                 started_at=at,
-                finished_at=None,
                 last_attempted_at=at,
                 args=args,
                 kwargs=kwargs,
-                backend=self.alias,
-                errors=[],
                 worker_ids=[Identity.here().host] * ctx.attempt,
             )
         _signals.task_started.send_robust(type(self), task_result=result)
