@@ -164,10 +164,10 @@ class Demo:
     def a_retry(self) -> None:
         self.scene("A provider is down: the job fails, waits in the database, and is tried again.")
         self.run("enqueue", "demo.charge", "--payload", '{"order": 17}', "--idempotency-key", "order-17")
-        self.say("  The same order, clicked twice: a job with the same key exists, so there is no second job.")
+        echo("  The same order, clicked twice: a job with the same key exists, so there is no second job.")
         self.run("enqueue", "demo.charge", "--payload", '{"order": 17}', "--idempotency-key", "order-17")
         self.run("run-due", "-v")
-        self.say("  A second later, the demo runs the next tick (cron would wait for the next minute):")
+        echo("  A second later, the demo runs the next tick (cron would wait for the next minute):")
         self.until_due()
         self.run("run-due", "-v")
         self.expect(["greeted Ada", "charged order 17"])
@@ -179,7 +179,7 @@ class Demo:
 
     def a_schedule(self) -> None:
         self.scene('A schedule comes due: "every: 1m" in cronjobs.yaml.')
-        self.say("  (To avoid a wait, the demo makes the schedule due by setting its watermark back by a minute.)")
+        echo("  (To avoid a wait, the demo makes the schedule due by setting its watermark back by a minute.)")
         self.a_minute_passes("heartbeat")
         self.run("run-due", "-v")
         if not self.effects("heartbeat"):
@@ -195,14 +195,14 @@ class Demo:
         ticks = [self.start("run-due", CRONJOBS_HOST=host) for host in ("alpha", "beta", "alpha", "beta")]
         codes = [exit_code(tick) for tick in ticks]
         ran = self.effects("newsletter")[before:]
-        self.say(f"    four ticks exited with {codes}; the newsletter was sent by: {', '.join(ran)}")
+        echo(f"    four ticks exited with {codes}; the newsletter was sent by: {', '.join(ran)}")
         if codes != [0, 0, 0, 0] or not ran or len(set(ran)) != len(ran):
             raise DemoFailed(f"four ticks exited with {codes} and ran {ran}")
 
     def the_morning_after(self) -> None:
         self.scene('"What happened last night?"')
         self.run("jobs", "list")
-        self.say("  What the handlers really did, as they wrote it to effects.log:")
+        echo("  What the handlers really did, as they wrote it to effects.log:")
         for line in self.effects():
             echo(f"    {line}")
         [counts] = self.query(
@@ -220,9 +220,6 @@ class Demo:
     def scene(self, title: str) -> None:
         self.scenes += 1
         echo(coloured(f"\n{self.scenes}. {title}", "cyan"))
-
-    def say(self, text: str) -> None:
-        echo(text)
 
     def command(self, *arguments: str) -> None:
         echo(coloured(f"  $ cronjobs {shlex.join(arguments)}", "white"))
@@ -306,7 +303,7 @@ class Demo:
             schedule,
         )
         if fired:
-            self.say("  (A minute has passed by itself, so the demo waits for the next one.)")
+            echo("  (A minute has passed by itself, so the demo waits for the next one.)")
             while SYSTEM.now().timestamp() * 1_000_000 < next_at:
                 sleep(0.1)
             return
@@ -324,6 +321,6 @@ class Demo:
         Otherwise, schedules would fire in the middle of the demo.
         """
         if SYSTEM.now().second >= 60 - ROOM_S:
-            self.say("waiting for the next minute to begin …")
+            echo("waiting for the next minute to begin …")
         while SYSTEM.now().second >= 60 - ROOM_S:
             sleep(0.1)

@@ -210,10 +210,6 @@ class TickEnd:
     err: str
 
 
-def _first(ticks: Sequence[TickEnd], wanted: Sequence[TickEnd]) -> int:
-    return ticks.index(wanted[0]) if wanted else len(ticks)
-
-
 def told(ticks: Sequence[TickEnd]) -> Check:
     """Check what ticks printed.
 
@@ -222,7 +218,8 @@ def told(ticks: Sequence[TickEnd]) -> Check:
     Ticks report deaths with the same cause only once an hour, so a later tick with exit code 1 may be silent.
     """
     deaths = [tick for tick in ticks if tick.code == 1 and " dead" in tick.err]
-    repeated = [tick for tick in ticks[_first(ticks, deaths) :] if tick.code == 1 and not tick.err]
+    after = ticks[ticks.index(deaths[0]) :] if deaths else []
+    repeated = [tick for tick in after if tick.code == 1 and not tick.err]
     silent = [tick for tick in ticks if tick.code == 0 and not tick.err]
     wrong = [tick for tick in ticks if tick not in (*deaths, *repeated, *silent) or tick.out]
     said = f"cron's mail: ticks that reported deaths, with exit code 1: {len(deaths)}; silent, with 0: {len(silent)}"

@@ -27,9 +27,9 @@ from cronjobs.contrib.drill.stage import (
     is_alive,
     until,
 )
+from cronjobs.contrib.drill.statements import RECEIPT
 from cronjobs.engine.store.enqueue import job_status
 
-RECEIPT: Final = "drill.receipt"
 # Interrupt a runner when the server has accepted this many of its mails but has not yet answered.
 CAUGHT: Final = 2
 # Seconds from SIGTERM to the mail server's answer. A runner that does not wait for the answer has exited by then.
@@ -93,7 +93,7 @@ class DrillRun:
             code = tick.wait()
             self.server.release()
         took_s = SYSTEM.monotonic() - signalled
-        standing = self.stage.look(lambda connection: store.standing(connection, RECEIPT))
+        standing = self.stage.look(store.standing)
         recorded = self.stage.look(store.recorded)
         mails = self.server.copies()
         seen = InterruptedSends(
@@ -168,7 +168,7 @@ class DrillRun:
         """Start ticks, as cron does every minute, until no receipt is waiting."""
 
         def is_done() -> bool:
-            standing = self.stage.look(lambda connection: store.standing(connection, RECEIPT))
+            standing = self.stage.look(store.standing)
             if not any(standing[status] for status in WAITS):
                 return True
             if self.stage.look(store.has_due):
@@ -213,7 +213,7 @@ class DrillRun:
     def count(self) -> None:
         """Check which mails arrived, that a tick without work is silent, and that no process is left running."""
         self.server.release()
-        standing = self.stage.look(lambda connection: store.standing(connection, RECEIPT))
+        standing = self.stage.look(store.standing)
         self._note(checks.arrived(self.receipts, list(self.server.mailbox), standing["succeeded"]))
         try:
             self.stage.tick()
@@ -257,8 +257,7 @@ class DrillRun:
 
     def _lost(self) -> Counter[int]:
         """For each receipt, count the attempts that died with their runner."""
-        payloads = self.stage.look(lambda connection: store.lost(connection, RECEIPT))
-        return Counter(payload["receipt"] for payload in payloads)
+        return Counter(payload["receipt"] for payload in self.stage.look(store.lost))
 
     def _pid(self, name: str) -> int:
         """Wait until a handler has started. Return the pid that the handler wrote."""

@@ -171,7 +171,7 @@ class Stage:
         """Enqueue receipts as an app does: in one transaction, with keys from the business events."""
         with self.database.write() as connection:
             for receipt in range(1, receipts + 1):
-                enqueue(connection, "drill.receipt", {"receipt": receipt}, idempotency_key=("receipt", receipt))
+                enqueue(connection, store.RECEIPT, {"receipt": receipt}, idempotency_key=("receipt", receipt))
 
     def enqueue(self, job_type: str, *, timeout_s: float | None = None) -> int:
         """Enqueue a job with the highest priority. If *timeout_s* is None, the job type's timeout applies."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
@@ -12,10 +12,12 @@ from cronjobs.engine.probe.idle_conditions import WAITING
 from cronjobs.engine.probe.sql_text import EFFECTS, JOB_RUNS, JOBS, NOW
 from cronjobs.engine.store.sql import AMONG_IDS, LOCK, group_value, run
 
+RECEIPT: Final = "drill.receipt"  # the job type of the receipts
 
-def standing(connection: Connection, job_type: str) -> Counter[str]:
-    """Count a type's jobs by status."""
-    rows = run(connection, f"SELECT status, count(*) AS n FROM {JOBS} WHERE job_type = :t GROUP BY status", t=job_type)
+
+def standing(connection: Connection) -> Counter[str]:
+    """Count the receipts' jobs by status."""
+    rows = run(connection, f"SELECT status, count(*) AS n FROM {JOBS} WHERE job_type = :t GROUP BY status", t=RECEIPT)
     return Counter({row.status: row.n for row in rows})
 
 
@@ -50,13 +52,13 @@ def recorded(connection: Connection) -> set[str]:
     return set(run(connection, f"SELECT key FROM {EFFECTS} WHERE state = 'recorded'").scalars())
 
 
-def lost(connection: Connection, job_type: str) -> list[Any]:
-    """Return the payloads of a type's jobs, once for each attempt whose runner died."""
+def lost(connection: Connection) -> list[Any]:
+    """Return the receipts' payloads, once for each attempt whose runner died."""
     rows = run(
         connection,
         f"""SELECT j.payload FROM {JOBS} j JOIN {JOB_RUNS} r ON r.job_id = j.id
            WHERE j.job_type = :job_type AND r.outcome = 'lost'""",
-        job_type=job_type,
+        job_type=RECEIPT,
     )
     return list(rows.scalars())
 
