@@ -48,7 +48,7 @@ class Pings:
     def __init__(self, settings: Settings, emit: Callable[[events.Event], None]) -> None:
         self._settings, self._emit = settings, emit
         self._urls = {name: schedule.ping for name, schedule in settings.schedules.items() if schedule.ping}
-        self._running: dict[int, tuple[str, str, Job]] = {}
+        self._running: dict[int, tuple[str, str, str]] = {}  # job's id → URL, rid, schedule
         self._codes: dict[int, str] = {}
         self._outbox: queue.SimpleQueue[Ping | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -63,11 +63,12 @@ class Pings:
 
     def started(self, job: Job) -> None:
         """Send the ping /start, because the handler of *job* is starting."""
-        url = self._urls.get(job.schedule or "")
+        schedule = job.schedule or ""
+        url = self._urls.get(schedule)
         if url is not None:
             run_id = str(uuid5(NAMESPACE_URL, f"{url}#{job.id}.{job.attempt}"))
-            self._running[job.id] = (url, run_id, job)
-            self._put(url, "start", run_id, "", str(job.schedule))
+            self._running[job.id] = (url, run_id, schedule)
+            self._put(url, "start", run_id, "", schedule)
 
     def ended(self, finished: Finished) -> None:
         """Remember the handler's exit code, if it failed with one. ``job_event`` sends the code with its ping."""
@@ -83,14 +84,13 @@ class Pings:
         code = self._codes.pop(event.facts["job_id"], "")
         if found is None:
             return
-        url, run_id, job = found
-        error = str(event.facts.get("error") or "")
-        if event.name == "job.succeeded":
-            self._put(url, "", run_id, "", str(job.schedule))
-        elif event.name == "job.dead":
-            self._put(url, code or "fail", run_id, error, str(job.schedule))
-        else:
-            self._put(url, "log", run_id, f"{_LATER[event.name]}: {error}", str(job.schedule))
+        url, run_id, schedule = found
+        said, text = "", str(event.facts.get("error") or "")
+        if event.name == "job.dead":
+            said = code or "fail"
+        elif event.name in _LATER:
+            said, text = "log", f"{_LATER[event.name]}: {text}"
+        self._put(url, said, run_id, text, schedule)
 
     # --- ticks --------------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo
 from cronjobs.contrib.books.statements import Entry, UnnamedJob
 from cronjobs.desk.insight.formatting import LocalTimes, in_full
 from cronjobs.desk.insight.schedule_history import DefinitionPeriod
+from cronjobs.engine.crontime.timing import Timing
 from cronjobs.model import in_zone
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -146,7 +147,7 @@ class _Bookkeeper:
         days = _days(account.timezone, period.begin, period.end)
         self.starts = [start for _, start in days]
         self.days = [DayBook(account.schedule, day, account.timezone) for day, _ in days]
-        self.due = [second for after, until, era in self._judged() for second in _seconds(era, after, until)]
+        self.due = [second for after, until, timing in self._judged() for second in timing.seconds(after, until)]
         self.cover = bytearray(len(self.due))
         self.differences: list[Difference] = []
         self.unnamed = {job.at / MICROS: job for job in account.unnamed}
@@ -168,7 +169,7 @@ class _Bookkeeper:
 
     # --- what was due -------------------------------------------------------------------------------------------------
 
-    def _judged(self) -> Iterator[tuple[datetime, datetime, DefinitionPeriod]]:
+    def _judged(self) -> Iterator[tuple[datetime, datetime, Timing]]:
         """Yield the spans of the period in which a definition was in force, except the spans in doubt."""
         for era in self.account.eras:
             clipped = era.clipped(self.period.begin, self.period.end)
@@ -179,10 +180,10 @@ class _Bookkeeper:
                 if doubt.until <= after or doubt.after >= until:
                     continue
                 if after < doubt.after:
-                    yield after, doubt.after, era
+                    yield after, doubt.after, era.timing
                 after = doubt.until
             if after < until:
-                yield after, until, era
+                yield after, until, era.timing
 
     def _doubted(self, first: int, last: int) -> bool:
         return any(_micros(doubt.after) < last and first <= _micros(doubt.until) for doubt in self.account.doubts)
@@ -273,8 +274,8 @@ class _Bookkeeper:
             ends = were_due > 0 and (self.due[low] * MICROS, self.due[high - 1] * MICROS) == (entry.first, entry.last)
         else:
             first, last = _instant(entry.first), _instant(entry.last)
-            spans = [(era, era.clipped(first, last)) for era in self.account.eras if era.timing is not None]
-            were_due = sum(era.timing.span(*span)[0] for era, span in spans if span and era.timing)
+            spans = [(era.timing, era.clipped(first, last)) for era in self.account.eras]
+            were_due = sum(timing.span(*span)[0] for timing, span in spans if timing and span)
             ends = True
         if were_due == entry.number and ends:
             return
@@ -402,10 +403,6 @@ def _neighbours(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     for low, high in pairwise([0, *cuts, len(numbers)]):
         if low < high:
             yield numbers[low], numbers[high - 1]
-
-
-def _seconds(era: DefinitionPeriod, after: datetime, until: datetime) -> list[int]:
-    return [] if era.timing is None else era.timing.seconds(after, until)
 
 
 @lru_cache(maxsize=64)

@@ -5,7 +5,7 @@ It judges the facts that a program can see, and asks the questions that only a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -267,35 +267,37 @@ JUDGED: Final[tuple[Callable[[ReleaseFacts], ReleaseItem], ...]] = (
 # --- what only people know --------------------------------------------------------------------------------------------
 
 
-def _questions() -> Iterator[ReleaseItem]:
-    asked = {
-        "backup": (
-            "Has a backup of this database been restored and checked?",
-            "docs/how-to/operating.md#back-up-and-restore",
-        ),
-        "rehearsal": (
-            'Has this release passed "cronjobs drill", which kills runners and counts the mails that arrive?',
-            "cronjobs drill",
-        ),
-        "deploy": (
-            "Does the deploy pause cronjobs first, or leave running ticks enough time to finish?",
-            'cronjobs pause --all --wait 60s --why deploy; after the deploy, "cronjobs resume --all"',
-        ),
-        "roll-back": (
-            "Can the previous code run the waiting jobs if you roll back?",
-            "docs/how-to/operating.md#upgrade-and-go-back",
-        ),
-        "secrets": (
-            "Are payloads free of confidential data? Every role that reads jobs sees them.",
-            "docs/explanation/security.md",
-        ),
-        "on call": (
-            'Does whoever is on call know the one command that answers "where is this job now"?',
-            "cronjobs explain 17; docs/how-to/troubleshooting.md",
-        ),
-    }
-    for item, (text, do) in asked.items():
-        yield ReleaseItem(item, text, "ask", "a machine cannot know", do)
-
-
-QUESTIONS: Final = tuple(_questions())
+# Each question has an item, a text and an instruction.
+_ASKED: Final = (
+    (
+        "backup",
+        "Has a backup of this database been restored and checked?",
+        "docs/how-to/operating.md#back-up-and-restore",
+    ),
+    (
+        "rehearsal",
+        'Has this release passed "cronjobs drill", which kills runners and counts the mails that arrive?',
+        "cronjobs drill",
+    ),
+    (
+        "deploy",
+        "Does the deploy pause cronjobs first, or leave running ticks enough time to finish?",
+        'cronjobs pause --all --wait 60s --why deploy; after the deploy, "cronjobs resume --all"',
+    ),
+    (
+        "roll-back",
+        "Can the previous code run the waiting jobs if you roll back?",
+        "docs/how-to/operating.md#upgrade-and-go-back",
+    ),
+    (
+        "secrets",
+        "Are payloads free of confidential data? Every role that reads jobs sees them.",
+        "docs/explanation/security.md",
+    ),
+    (
+        "on call",
+        'Does whoever is on call know the one command that answers "where is this job now"?',
+        "cronjobs explain 17; docs/how-to/troubleshooting.md",
+    ),
+)
+QUESTIONS: Final = tuple(ReleaseItem(item, text, "ask", "a machine cannot know", do) for item, text, do in _ASKED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -56,7 +56,7 @@ class LineDifference:
     taken: ImportedLine
     schedule: ScheduleSettings
     why: str
-    instants: tuple[tuple[datetime, int, int], ...] = field(default=())
+    instants: tuple[tuple[datetime, int, int], ...] = ()
 
 
 def paired(lines: Sequence[ImportedLine], settings: Settings) -> list[Pair]:

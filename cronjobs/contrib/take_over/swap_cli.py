@@ -91,10 +91,9 @@ def swap(
             f"no schedule in {wanted.file} runs a line of the crontab of {host.user().pw_name}, so there is nothing to "
             "swap. If cron runs the lines from another file, move them from there to this crontab first"
         )
-    if not yes:
-        _require_same(pairs, cron)
     taken = [pair.schedule.name for pair in pairs if pair.schedule and pair.same_command]
     if not yes:
+        _require_same(pairs, cron)
         _require_none_waiting(wanted.file, old, taken)
     new = swapping.swap(old, numbers, wanted.block, wanted.file)
     if dry_run:
