@@ -6,7 +6,7 @@ It looks for findings, stores them, and sends the due messages.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.contrib.alerts import statements as store
 from cronjobs.contrib.alerts import texts
 from cronjobs.contrib.alerts.deliver import CHANNEL_S, LEAST_S, deliver
-from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.settings import AlertChannel, Settings
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.job_types import remembered, runnable_types
@@ -64,10 +64,10 @@ class AlertHook(Hook):
     def end(self, summary: RunSummary) -> None:
         if self._early is not None:
             self._early.join()
-        seen, alerts = self.context.seen, self.context.settings.alerts
+        seen = self.context.seen
         if seen is not None:
             self._alert(summary.types, summary.until, due=seen.look_due, anyway=summary.news)
-        elif summary.news and alerts is not None and alerts.channels:
+        elif summary.news and _channels(self.context.settings):
             self._guarded(lambda: self._look_and_send(None, self._left_until(summary.until), anyway=True))
 
     def _left_until(self, until: float) -> Callable[[], float]:
@@ -84,7 +84,7 @@ class AlertHook(Hook):
         def look_if_due() -> None:
             if left_s() < LEAST_LEFT_S:
                 return
-            alert_outage_over(self.context.settings, self.context.clock.now(), left_s)
+            alert_outage_over(self.context.settings, self.context.clock.now(), left_s())
             with self.context.database.read() as connection:
                 ours = store.open_of(connection, self.context.identity.host)
             if due or anyway or ours:
@@ -155,22 +155,23 @@ def _alert_outage(settings: Settings, kind: str, text: str, until: float) -> Non
     left_s = until - SYSTEM.monotonic() - LEFT_FOR_MARKS_S
     if left_s < LEAST_S:
         return
-    due = [name for name in _channels(settings, kind) if alarm.is_due(name, now)]
+    channels = _channels(settings).values()
+    due = [each.name for each in channels if each.only.asks_for(kind) and alarm.is_due(each.name, now)]
     message = texts.note(text, settings, Identity.here().host, now)
     for name, failed in _deliver(due, message, settings, left_s):
         if failed is None:
             alarm.worth_mailing(name, now)  # record only what was sent, so that the next tick sends the rest
 
 
-def alert_outage_over(settings: Settings, now: datetime, left_s: Callable[[], float]) -> None:
+def alert_outage_over(settings: Settings, now: datetime, left_s: float) -> None:
     """Report the end of this host's outage to the channels that got its alert."""
     alarm = _alarm(settings.file)
     causes = alarm.causes()
-    channels = [name for name in (settings.alerts.channels if settings.alerts is not None else ()) if name in causes]
-    if not channels or left_s() < LEAST_S:
-        return  # the next look will report the end
+    channels = [name for name in _channels(settings) if name in causes]
+    if not channels:
+        return
     message = texts.note(texts.back(), settings, Identity.here().host, now)
-    for name, failed in _deliver(channels, message, settings, left_s()):
+    for name, failed in _deliver(channels, message, settings, left_s):
         if failed is None:
             alarm.forget(name)
 
@@ -178,14 +179,12 @@ def alert_outage_over(settings: Settings, now: datetime, left_s: Callable[[], fl
 def _deliver(
     names: Sequence[str], message: texts.Message, settings: Settings, left_s: float
 ) -> Iterator[tuple[str, str | None]]:
-    assert settings.alerts is not None
-    return deliver(dict.fromkeys(names, message), settings.alerts.channels, settings, min(CHANNEL_S, left_s))
+    return deliver(dict.fromkeys(names, message), _channels(settings), settings, min(CHANNEL_S, left_s))
 
 
-def _channels(settings: Settings, kind: str) -> list[str]:
-    """Return the channels that get alerts about outages of this *kind*."""
-    found = settings.alerts.channels.values() if settings.alerts is not None else ()
-    return [each.name for each in found if each.only.asks_for(kind)]
+def _channels(settings: Settings) -> Mapping[str, AlertChannel]:
+    assert settings.alerts is not None  # DOORS opens this module only for files with ``alerts:``
+    return settings.alerts.channels
 
 
 def _alarm(file: Path) -> Alarm:
