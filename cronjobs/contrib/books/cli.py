@@ -77,7 +77,7 @@ def books(
             "days": [_object(day) for day in days],
             "total": _figures(total_of(days)) if days else {},
             "differences": [vars(difference) for difference in differences],
-            "notes": [{"schedule": days_of.schedule, "text": note} for days_of, note in _notes(found)],
+            "notes": [{"schedule": name, "text": note} for name, note in _notes(found)],
         }
         write([json_text(whole)])
     else:
@@ -97,8 +97,8 @@ def _figures(day: DayBook) -> dict[str, Any]:
     return {"due": day.due} | counts | {"cancelled": day.cancelled} | open_ | beside | {"differences": day.differences}
 
 
-def _notes(found: Sequence[Book]) -> Iterator[tuple[DayBook, str]]:
-    return ((book.days[0], note) for book in found for note in book.notes if book.days)
+def _notes(found: Sequence[Book]) -> Iterator[tuple[str, str]]:
+    return ((book.days[0].schedule, note) for book in found for note in book.notes if book.days)
 
 
 def _lines(
@@ -116,8 +116,8 @@ def _lines(
     header = ["schedule", "day", *(f">{word}" for word in shown), ""]
     yield from table(rows, header, room=width(), at_most={0: NAME_SHOWN})
     notes: dict[str, list[str]] = {}
-    for day, note in _notes(found):
-        notes.setdefault(note, []).append(day.schedule)
+    for name, note in _notes(found):
+        notes.setdefault(note, []).append(name)
     if notes:
         yield ""
     for note, names in list(notes.items())[:NOTES_SHOWN]:

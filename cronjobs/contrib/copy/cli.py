@@ -142,7 +142,8 @@ def _copied(report: copying.CopyReport, where: str) -> Iterator[str]:
         came = report.copied["cronjobs_jobs"]
         yield f"enqueued late in the old database, and now copied: {counted(came, 'job')}" + (
             f"; not copied, because the new database already has a job with the same key: {report.known:,}"
-            * bool(report.known)
+            if report.known
+            else ""
         )
     else:
         yield ", ".join(f"{rows:,} {table.removeprefix('cronjobs_')}" for table, rows in report.copied.items() if rows)

@@ -18,7 +18,7 @@ DJANGOS: Final = ("--settings", "--pythonpath")  # manage.py has already handled
 ENDS_ITS_PROCESS: Final = ("run-due", "dev", "exec", "web")
 
 
-class CommandLine(BaseCommand):
+class Command(BaseCommand):
     """Passes on all words after ``cronjobs``, and exits with the command's exit code."""
 
     help = "The command line of cronjobs: manage.py cronjobs --help lists its commands."
@@ -49,9 +49,6 @@ class CommandLine(BaseCommand):
                 raise CommandError(said, returncode=end.code) from None
         finally:
             sys.argv = before
-
-
-Command = CommandLine  # the name that Django looks for
 
 
 def _run(words: list[str]) -> None:
