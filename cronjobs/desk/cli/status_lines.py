@@ -86,8 +86,7 @@ def head_lines(health: Health, settings: Settings, address: str, times: Times, *
 def _just_killed(health: Health, every: timedelta) -> str | None:
     """Return this host's name if its last tick was just killed, else None. Nobody knows that of another host's tick."""
     holders = Holders()
-    last = ticking(health.ticks, health.now, every)
-    gone = (tick for tick in last if tick["finished_at"] is None and holders.tick_is_gone(tick))
+    gone = (tick for tick in health.ticking(every) if tick["finished_at"] is None and holders.tick_is_gone(tick))
     return next((tick["host"] for tick in gone), None)
 
 
