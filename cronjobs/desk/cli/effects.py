@@ -104,9 +104,7 @@ def _plain(result: Any) -> str:
 @app.command(epilog="For example: cronjobs effects settle invoice-email:42 done --why 'it is in the outbox'")
 def settle(
     source: Source,
-    keys: Annotated[
-        list[str], typer.Argument(metavar="KEY...", help='The keys, as "cronjobs effects list" prints them.')
-    ],
+    keys: Annotated[list[str], typer.Argument(metavar="KEY", help='The keys, as "cronjobs effects list" prints them.')],
     verdict: Annotated[Verdict, typer.Argument(metavar="done|not-done", help="Whether the effects happened.")],
     result: Annotated[
         str | None, typer.Option("--result", metavar="JSON", help='The result for later attempts; only with "done".')
