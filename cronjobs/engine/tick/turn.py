@@ -161,9 +161,7 @@ class ClaimPlanner:
 
         If the number is negative, that many jobs are waiting for a worker.
         """
-        busy = in_flight.busy()
-        overdue = sum(attempt.phase is Phase.OVERDUE for attempt in busy)
-        return self._slots(overdue, in_flight) - (len(busy) - overdue)
+        return self.workers - len(in_flight.busy()) - len(in_flight.without_lease)
 
     def room(self, in_flight: InFlight) -> int:
         """Return how many jobs to claim: enough for the workers that are free now or will be free within about 50 ms.
@@ -172,7 +170,9 @@ class ClaimPlanner:
         """
         overdue = sum(attempt.phase is Phase.OVERDUE for attempt in in_flight.busy())
         free, ahead = self.free(in_flight), self.ahead()
-        if self._slots(overdue, in_flight) <= 0 or -free > ahead // 2:
+        # The handlers of such attempts may run until the tick ends, so their workers may start no further job.
+        occupied = overdue + len(in_flight.without_lease)
+        if occupied >= self.workers or -free > ahead // 2:
             return 0
         return max(0, min(free + ahead, self.left()))
 
@@ -188,10 +188,6 @@ class ClaimPlanner:
     def left(self) -> int:
         """Return how many more jobs ``--limit`` allows."""
         return NO_LIMIT if self.limits.jobs is None else self.limits.jobs - self.claimed
-
-    def _slots(self, overdue: int, in_flight: InFlight) -> int:
-        """Return the number of workers that are not occupied by an attempt that is overdue or has lost its lease."""
-        return self.workers - overdue - len(in_flight.without_lease)
 
     # --- which --------------------------------------------------------------------------------------------------------
 
