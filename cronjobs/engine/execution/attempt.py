@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
@@ -251,13 +251,11 @@ class InFlight:
     unwritten: dict[Attempt, Ended] = field(default_factory=dict)
     given_up: set[Lease] = field(default_factory=set)
 
-    def take(self, attempt: Attempt, sent: float) -> None:
-        """Add a newly claimed attempt to ``held``. *sent* is when the statement that wrote the attempt's lease was
-        sent.
-        """
+    def take(self, attempt: Attempt) -> None:
+        """Add a newly claimed attempt to ``held``."""
         if attempt.job_type.durable == "each":
             attempt.let_go = threading.Event()
-        attempt.leased_at = sent
+        attempt.leased_at = attempt.claimed
         self.held[attempt.job.id] = attempt
 
     def move(self, attempt: Attempt, phase: Phase) -> None:
@@ -317,9 +315,13 @@ class InFlight:
     def leases(self) -> list[Lease]:
         return [attempt.lease for attempt in self.held.values()]
 
-    def renewed(self, job_ids: Collection[int], sent: float) -> None:
+    def renewed(self, job_ids: Collection[int], sent: float, reports: Mapping[int, Report]) -> None:
+        """Note that these leases have been renewed, and that the jobs' *reports* have been written with them."""
         for job_id in job_ids & self.held.keys():
-            self.held[job_id].leased_at = sent
+            attempt = self.held[job_id]
+            attempt.leased_at = sent
+            if job_id in reports:
+                attempt.reporting.written(reports[job_id])
 
     def first_leased(self, *, working: bool = False) -> float:
         """Return when the lease that will expire first was last extended, or infinity if no lease is held.
@@ -362,10 +364,3 @@ class InFlight:
             if news := attempt.reporting.news(attempt.lease, attempt.claimed, secrets_of(attempt.job)):
                 found[job_id] = news
         return found
-
-    def reported(self, reports: Iterable[Report]) -> None:
-        """Note that these reports have been committed to the jobs' rows."""
-        for report in reports:
-            attempt = self.held.get(report.lease.job_id)
-            if attempt is not None:
-                attempt.reporting.written(report)

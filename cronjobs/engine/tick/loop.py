@@ -412,8 +412,7 @@ class Loop:
                 self.emit(events.type_cleared(name))
             self.suspected = set(self.suspected) - set(turn.cleared)
             self._isolate(set(self.crashing) - set(turn.cleared))
-        self._after_renewal(turn)
-        self.in_flight.reported(turn.reported)
+        self._after_renewal(batch, turn)
         if turn.database_now is not None:
             self.ends.database_now, self.ends.now_read_at = turn.database_now, turn.sent
         for job_id, why in turn.refused.items():
@@ -460,7 +459,7 @@ class Loop:
 
     def _take(self, attempt: Attempt) -> None:
         attempt.taken = self.clock.monotonic()
-        self.in_flight.take(attempt, attempt.claimed)
+        self.in_flight.take(attempt)
         self.counts.claimed = self.planner.claimed = self.counts.claimed + 1
 
     def _begin_one(self, attempt: Attempt, late: bool) -> None:
@@ -496,10 +495,10 @@ class Loop:
         self._move_watchdog()
         self._hand(attempt)
 
-    def _after_renewal(self, turn: BatchResult) -> None:
+    def _after_renewal(self, batch: Batch, turn: BatchResult) -> None:
         if turn.renewal is None:
             return
-        self.in_flight.renewed(turn.renewal.renewed, turn.sent)
+        self.in_flight.renewed(turn.renewal.renewed, turn.sent, batch.reports)
         for job_id in turn.renewal.cancel_requested & self.in_flight.held.keys():
             self.in_flight.held[job_id].stop.set("cancelled")
         for job_id in turn.renewal.succeeded & self.in_flight.held.keys():

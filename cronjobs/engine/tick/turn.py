@@ -334,7 +334,6 @@ class BatchResult:
     # The overdue jobs whose history rows were written.
     recorded: frozenset[int] = frozenset()
     renewal: Renewal | None = None
-    reported: Sequence[Report] = ()  # the reports that the renewal wrote
     # The jobs of an earlier claim whose COMMIT got no reply.
     settled: Sequence[Job] = ()
     # These jobs are leased, but must not start: another transaction has locked the row, or a failover may undo the
@@ -432,7 +431,6 @@ class Writer:
             written=written,
             recorded=recorded,
             renewal=renewal,
-            reported=[order.reports[id_] for id_ in order.reports.keys() & renewal.renewed] if renewal else (),
             settled=settled,
             unsure=unsure,
             claimed=claim.jobs if claim else (),

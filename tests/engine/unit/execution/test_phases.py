@@ -41,7 +41,7 @@ def ended(one: Attempt) -> Ended:
 @pytest.mark.parametrize("before", Phase)
 def test_a_phase_follows_only_where_it_may_and_a_refusal_changes_nothing(before: Phase, after: Phase) -> None:
     flight, one = InFlight(), attempt(1)
-    flight.take(one, 0.0)
+    flight.take(one)
     one.phase = before
     if after in FOLLOW[before]:
         flight.move(one, after)
@@ -75,7 +75,7 @@ def test_what_is_in_flight_agrees_with_the_phases(
 ) -> None:
     flight, all_of_them = InFlight(), [attempt(n) for n in range(4)]
     for one in all_of_them:
-        flight.take(one, 0.0)
+        flight.take(one)
     for n, step in steps:
         one = all_of_them[n]
         before = (one.phase, flight.held.copy(), flight.without_lease)

@@ -337,9 +337,9 @@ class Engine:
         self.attempts: dict[int, Attempt] = {}
         take = self.loop.in_flight.take
 
-        def taken(attempt: Attempt, sent: float) -> None:
+        def taken(attempt: Attempt) -> None:
             self.attempts[attempt.job.id] = attempt
-            take(attempt, sent)
+            take(attempt)
 
         monkeypatch.setattr(self.loop.in_flight, "take", taken)
         monkeypatch.setattr(self.loop.handovers, "begin", lambda attempt, until: self._hand_over(attempt))
