@@ -161,13 +161,16 @@ class Claim(NamedTuple):
     ``more_due`` is True if more jobs may be due.
     """
 
-    now: datetime
+    now: datetime | None  # None only in NO_CLAIM
     jobs: list[Job]
     more_due: bool = False
     refused: Mapping[int, str] = MappingProxyType({})  # jobs that the database refused to lease, each with the reason
     unread: Sequence[int] = ()  # leased jobs whose rows still have to be read
     # True if doubtful jobs are due, which are claimed only when nothing else is running in this process.
     postponed: bool = False
+
+
+NO_CLAIM: Final = Claim(None, [])
 
 
 def claim(connection: Connection, *, limit: int, locked_by: str, lease: timedelta, admission: ClaimFilter) -> Claim:

@@ -24,6 +24,7 @@ from cronjobs.engine.execution.worker_threads import Workers
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.lease import lease_margin_s, next_renewal
 from cronjobs.engine.store.alerts import look_soon
+from cronjobs.engine.store.leases import cut_leases
 from cronjobs.engine.store.ticks import NO_SIGNS, DeathSigns
 from cronjobs.engine.tick.ends import CLAIM_TOO_SLOW, STILL_HERE, EndWriter
 from cronjobs.engine.tick.hung_handlers import HungHandlers
@@ -43,7 +44,9 @@ from cronjobs.engine.tick.turn import (
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Unarmed, Watchdog
 from cronjobs.errors import BadValue, DatabaseError
 
-# When the loop ends, it cuts leases to 2 s. This process must exit within this time after that.
+# When the loop ends, it cuts the leases of attempts that are still running to this length.
+CUT_LEASE: Final = timedelta(seconds=2)
+# This process must exit within this time after that, before these leases end.
 EXIT_MARGIN_S: Final = 1.5
 # A stopped process must exit within this time after its grace, even if a statement hangs on a dead connection. So a
 # service manager that waits 5 s longer than the grace never has to kill it (docs/how-to/containers.md).
@@ -283,7 +286,7 @@ class Loop:
                 if stuck:
                     self.gone_by = min(self.gone_by, self.clock.monotonic() + EXIT_MARGIN_S)
                     self._move_watchdog()
-                    self.writer.cut_leases(connection, stuck)
+                    cut_leases(connection, [attempt.lease for attempt in stuck], CUT_LEASE)
                 last_write(connection)
 
             # If an earlier claim got no answer, this turn finds the jobs that the claim took, and a further turn must

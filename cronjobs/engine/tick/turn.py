@@ -32,7 +32,7 @@ from cronjobs.engine.rules.misfits import is_misfit
 from cronjobs.engine.rules.recovery_policy import ClaimPolicies
 from cronjobs.engine.store import claims, crashing_types, leases
 from cronjobs.engine.store.alerts import look_soon
-from cronjobs.engine.store.claims import Claim, ClaimFilter
+from cronjobs.engine.store.claims import NO_CLAIM, Claim, ClaimFilter
 from cronjobs.engine.store.job_rows import fetch_by_itself
 from cronjobs.engine.store.leases import FinishResult, Renewal, settle
 from cronjobs.engine.store.misfits import known_misfits
@@ -277,7 +277,6 @@ READ_AGAIN_S: Final = 1.0
 READ_PAUSE_S: Final = 0.05
 MOST_READS: Final = 20
 
-CUT_LEASE: Final = timedelta(seconds=2)
 _NO_ROWS_FAULT: Final = (DatabaseUnreachable, DatabaseBusy, DatabaseFull, DatabaseReadOnly, DatabaseDamaged)
 
 End = tuple[Ended, Decided]
@@ -395,8 +394,7 @@ class Writer:
         renewal: Renewal | None = None
         settled: list[Job] = []
         unsure: list[Job] = []
-        claim: Claim | None = None
-        long: Claim | None = None
+        claim = long = NO_CLAIM
         self.unconfirmed = []
         try:
             with self._writing() as connection:
@@ -414,15 +412,13 @@ class Writer:
                     self.claim_unsettled = True
                     claim = self._claim(connection, order.room, order.admission, alone=order.alone)
                 if order.long is not None:
-                    room = order.long_room - (len(claim.jobs) if claim else 0)
-                    long = self._claim_long(connection, order, order.long, room)
+                    long = self._claim_long(connection, order, order.long, order.long_room - len(claim.jobs))
                 if order.last is not None:
                     order.last(connection)
         except CommitUnconfirmed:
-            for found in (settled, unsure, claim.jobs if claim else (), long.jobs if long else ()):
-                self.unconfirmed += found
+            self.unconfirmed = [*settled, *unsure, *claim.jobs, *long.jobs]
             # If a claim has leased rows that are not read yet, the next turn releases them.
-            self.claim_unsettled = any(each.unread for each in (claim, long) if each)
+            self.claim_unsettled = bool(claim.unread or long.unread)
             raise
         self.claim_unsettled = False
         return BatchResult(
@@ -433,13 +429,13 @@ class Writer:
             renewal=renewal,
             settled=settled,
             unsure=unsure,
-            claimed=claim.jobs if claim else (),
-            long=long.jobs if long else (),
-            database_now=claim.now if claim else None,
-            more_due=any(each.more_due for each in (claim, long) if each),
-            postponed=claim is not None and claim.postponed,
-            refused={id_: why for each in (claim, long) if each for id_, why in each.refused.items()},
-            unread=[id_ for each in (claim, long) if each for id_ in each.unread],
+            claimed=claim.jobs,
+            long=long.jobs,
+            database_now=claim.now,
+            more_due=claim.more_due or long.more_due,
+            postponed=claim.postponed,
+            refused={**claim.refused, **long.refused},
+            unread=[*claim.unread, *long.unread],
             cleared=cleared,
         )
 
@@ -536,19 +532,15 @@ class Writer:
         self.refused |= found.refused.keys()
         return found
 
-    def _claim_long(self, connection: Connection, order: Batch, admission: ClaimFilter, room: int) -> Claim | None:
+    def _claim_long(self, connection: Connection, order: Batch, admission: ClaimFilter, room: int) -> Claim:
         if not admission.fitting and not claims.any_with_own_timeout(connection):
             # No job type can be long. Skip the claim, because the server would need 10 ms just to plan it.
-            return None
+            return NO_CLAIM
         room = min(room, order.long_jobs - leases.long_running(connection, order.host))
         if room <= 0:
-            return None
+            return NO_CLAIM
         self.claim_unsettled = True
         return self._claim(connection, room, admission, alone=order.alone)
-
-    def cut_leases(self, connection: Connection, attempts: Sequence[Attempt]) -> None:
-        """Cut the leases of attempts that are still running to 2 s. This process must exit before these leases end."""
-        leases.cut_leases(connection, [attempt.lease for attempt in attempts], CUT_LEASE)
 
     def write_alone(self, last: Callable[[Connection], None]) -> None:
         """Run only *last*, in a transaction."""

@@ -25,15 +25,14 @@ from cronjobs.engine.execution.attempt import Attempt, Ended, Phase, WorkerConte
 from cronjobs.engine.execution.worker_threads import unbegun
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.lease import heartbeat_s, lease_margin_s
-from cronjobs.engine.store import leases
 from cronjobs.engine.store.leases import FinishResult, Renewal
 from cronjobs.engine.tick import loop as loop_module
 from cronjobs.engine.tick.long_jobs import ADOPTED
-from cronjobs.engine.tick.loop import EXIT_MARGIN_S, STOP_MARGIN_S, Loop
+from cronjobs.engine.tick.loop import CUT_LEASE, EXIT_MARGIN_S, STOP_MARGIN_S, Loop
 from cronjobs.engine.tick.pacing import LIMIT_REACHED, NO_SLOT, NO_WRITES, POLL_S, TIME_IS_UP, UNBEGUN_S
 from cronjobs.engine.tick.result import NOTHING_DUE, TickFilter
 from cronjobs.engine.tick.trouble import FAULT
-from cronjobs.engine.tick.turn import CUT_LEASE, GROUP, Batch, BatchResult, Writer
+from cronjobs.engine.tick.turn import GROUP, Batch, BatchResult
 from cronjobs.engine.tick.watchdog import HARD_AFTER_S, PAST_DEADLINE_S, Watchdog
 from cronjobs.errors import (
     BadValue,
@@ -261,8 +260,6 @@ class Rows:
         own = frozenset(written & self.own)
         return BatchResult(self.clock.s, [end], FinishResult(frozenset(written), frozenset(lost), succeeded=own))
 
-    cut_leases = Writer.cut_leases
-
     def write_alone(self, last: Callable[[Any], None]) -> None:
         last(self)
 
@@ -316,7 +313,7 @@ class Engine:
         }
         monkeypatch.setattr(loop_module, "sleep", self.sleep)
         monkeypatch.setattr(loop_module, "Writer", lambda *_, **__: self.rows)
-        monkeypatch.setattr(leases, "cut_leases", self._cut)
+        monkeypatch.setattr(loop_module, "cut_leases", self._cut)
         self.loop = Loop(
             database=cast("Any", None),
             job_types=JobTypes(types),
