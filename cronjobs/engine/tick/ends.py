@@ -185,28 +185,22 @@ class EndWriter:
 
     def decided(self) -> list[End]:
         """Return the ends to write, each with the decision about what happens to its job."""
-        at = self._now()
-        return [(ended, self._decide(ended, at)) for ended in self.in_flight.unwritten.values()]
+        return [(ended, self._decide(ended)) for ended in self.in_flight.unwritten.values()]
 
-    def _now(self) -> tuple[float, datetime]:
-        """Return the current time by the monotonic clock and by the database's clock."""
-        now = self.clock.monotonic()
-        return now, self.database_now + timedelta(seconds=now - self.now_read_at)
-
-    def _decide(self, ended: Ended, at: tuple[float, datetime]) -> Decided:
+    def _decide(self, ended: Ended) -> Decided:
         policy = self.planner.retry_policy(ended.attempt)
         try:
-            return self._decide_by(ended, policy, at)
+            return self._decide_by(ended, policy)
         except Exception as error:
             self.caught(error)
-            return self._decide_by(_plain(ended, error), RetryPolicy(), at)
+            return self._decide_by(_plain(ended, error), RetryPolicy())
 
-    def _decide_by(self, ended: Ended, policy: RetryPolicy, at: tuple[float, datetime]) -> Decided:
-        run, (now, database_now) = self.planner.settings.run, at
+    def _decide_by(self, ended: Ended, policy: RetryPolicy) -> Decided:
+        run, now = self.planner.settings.run, self.clock.monotonic()
         return decide_end(
             ended.finished,
             policy,
-            database_now,
+            self.database_now + timedelta(seconds=now - self.now_read_at),
             ended_ago=timedelta(seconds=max(0.0, now - ended.at)),
             max_losses=run.max_losses,
             every=run.every,
@@ -239,12 +233,12 @@ class EndWriter:
 
     def _write_one(self, ended: Ended) -> BatchResult:
         try:
-            return self.writer.write_one((ended, self._decide(ended, self._now())))
+            return self.writer.write_one((ended, self._decide(ended)))
         except DatabaseError:
             raise
         except Exception as error:
             self.caught(error)
-            return self.writer.write_one((ended, self._decide(_plain(ended, error), self._now())))
+            return self.writer.write_one((ended, self._decide(_plain(ended, error))))
 
     def _drop(self, ended: Ended, error: Exception) -> None:
         self.in_flight.drop(ended.attempt)
@@ -307,11 +301,11 @@ class EndWriter:
         self.outage.report()
         why = "the database could not be reached" if self.outage.error else "another session kept its row locked"
         self._report_unwritten(self.in_flight.unwritten.values(), why)
-        now, _ = at = self._now()
+        now = self.clock.monotonic()
         for attempt in [each for each in self.in_flight.without_lease if each.phase is Phase.RUNS_ON]:
             ran = timedelta(seconds=now - (attempt.started or now))
             finished = Finished(attempt.job, Succeeded(None), ran, attempt.worker)
-            self._report(attempt, self._decide(Ended(attempt, finished, 0.0), at))
+            self._report(attempt, self._decide(Ended(attempt, finished, now)))
 
 
 def _plain(ended: Ended, error: Exception) -> Ended:
