@@ -17,7 +17,6 @@ found, and the command survives a kill -9 of the *launcher*.
 from __future__ import annotations
 
 import codecs
-import errno
 import fcntl
 import marshal
 import os
@@ -45,9 +44,7 @@ from cronjobs.engine.execution.process_outcome import (
     DISK_LIMIT,
     ProcessEnding,
     last_line_of,
-    outcome_of_late_start,
     outcome_of_process,
-    outcome_of_stop,
     sentence,
     timed_out_words,
 )
@@ -78,9 +75,6 @@ class NoRoom(Exception):
 
     The command has not started, so no try of its job is used up.
     """
-
-
-NO_ROOM: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
 
 
 def command_environment(base: Mapping[str, str], job: Job, deadline: datetime) -> dict[str, str]:
@@ -124,8 +118,6 @@ def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[O
     deploy replaces that file. If the host had no room for a process, or the lease ended before the command could start,
     the job is released, and no try is used up.
     """
-    if stop.reason is not None:
-        return outcome_of_stop(command, stop.reason, ProcessEnding()), None
     try:
         end = _attend(command, stop, clock)
     except NoRoom as error:
@@ -133,12 +125,8 @@ def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[O
     # The command cannot be started, for example because an argument contains a character that exec refuses.
     except (OSError, ValueError) as error:
         return Failed(sentence(f"the command could not be started: {error}"), "StartError"), None
-    if end.ending.late:
-        return outcome_of_late_start(command, end.ending, end.reason), None
-    if end.ending.failure is not None and end.ending.failure[1] in NO_ROOM:
-        why = os.strerror(end.ending.failure[1])
-        return Released(sentence(f"cannot start a process for the command: {why}")), None
-    return outcome_of_process(command, end.ending, end.reason, last_line_of(end.output.text())), end.output.text()
+    output = end.output.text()
+    return outcome_of_process(command, end.ending, end.reason, last_line_of(output)), output
 
 
 def run_handler(
@@ -178,8 +166,6 @@ def run_handler(
             keep_open=descriptors,
             term_alone=True,
         )
-        if stop.reason is not None:
-            return outcome_of_stop(command, stop.reason, ProcessEnding()), None
         try:
             tell, forward = partial(write_reason, answer.fileno()), _progress_of(progress_file.fileno(), report, clock)
             has_outcome = False
@@ -195,9 +181,7 @@ def run_handler(
             return Released(sentence(f"cannot start a process for the handler: {error}")), None
         except OSError as error:
             return Failed(sentence(f"the job's process could not be watched: {error}"), "StartError"), None
-        if end.ending.late:
-            return outcome_of_late_start(command, end.ending, end.reason), None
-        if end.ending.failure is not None:
+        if end.ending.failure is not None and not end.ending.late:
             why = os.strerror(end.ending.failure[1])
             return Released(sentence(f"cannot start an interpreter for the handler: {why}")), None
         said = read_outcome(answer.fileno())
@@ -257,11 +241,13 @@ def _attend(
     tell: Callable[[str], None] = lambda _reason: None,
     look: Callable[[], bool] = lambda: False,
 ) -> _End:
-    """Start *command* and wait until none of its processes is left.
+    """Start *command*, unless *stop* already has a reason, and wait until none of its processes is left.
 
     Before SIGTERM, *tell* is called with the reason. Every ``POLL_S`` seconds, *look* is called. It returns whether the
     handler has ended.
     """
+    if stop.reason is not None:
+        return _End(ProcessEnding(), stop.reason, CappedText())
     # The timeout begins here. It includes the start of the process, although the start may take seconds on a busy
     # machine.
     began = clock.monotonic()

@@ -28,6 +28,8 @@ from cronjobs.text import ERROR_LIMIT, one_line
 # The most disk space that a command's output may take, in bytes. It matters only if the launcher cannot free the file's
 # middle.
 DISK_LIMIT: Final = 1024**3
+# With these errors, the host had no process, descriptor, memory or disk space left.
+NO_ROOM: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
 
 
 @dataclass
@@ -51,7 +53,7 @@ class ProcessEnding:
 
 
 def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | None, last_line: str) -> Outcome:
-    if ending.failure is not None:
+    if ending.failure is not None and not (ending.late and reason is not None):
         return outcome_not_started(command, *ending.failure)
     if ending.status is not None and not ending.stopped:
         return outcome_of_exit(command.exit_codes, ending.status, last_line)
@@ -64,13 +66,6 @@ def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | No
     # If *reason* is None, the launcher stopped the command by its own clock. We did not stop it in time, because this
     # process was frozen or got no CPU time. So this is a timeout.
     return outcome_of_stop(command, reason or "timeout", ending, last_line)
-
-
-def outcome_of_late_start(command: Command, ending: ProcessEnding, reason: str | None) -> Outcome:
-    """Return the outcome of an attempt whose process was not started, because it was too late for that."""
-    if reason is not None:
-        return outcome_of_stop(command, reason, ending)
-    return Released(sentence("the host was too slow: the lease or the time limit ended before the process could start"))
 
 
 def outcome_of_exit(codes: ExitCodes, status: int, last_line: str) -> Outcome:
@@ -106,8 +101,13 @@ def timed_out_words(timeout: timedelta) -> str:
     return f"timed out after {duration_text(timeout)}"
 
 
-def outcome_not_started(command: Command, where: str, number: int) -> Failed:
+def outcome_not_started(command: Command, where: str, number: int) -> Outcome:
     name, why = command.argv[0], os.strerror(number)
+    if where == "late":
+        text = "the host was too slow: the lease or the time limit ended before the process could start"
+        return Released(sentence(text))
+    if number in NO_ROOM:
+        return Released(sentence(f"cannot start a process for the command: {why}"))
     if where == "folder":
         return Failed(sentence(f"the folder {command.folder} cannot be entered: {why}"), "StartError")
     match number:
