@@ -21,6 +21,7 @@ import pytest
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.engine.execution.command import Command
 from cronjobs.engine.execution.process import run_command
+from cronjobs.engine.jobs.context import StopSignal
 from cronjobs.engine.probe.kernel_facts import process_started
 from cronjobs.model import ExitCodes, Outcome
 from cronjobs.testing import FakeClock
@@ -40,12 +41,6 @@ def started(words: list[str], **options: Any) -> Iterator[subprocess.Popen[Any]]
             process.kill()
 
 
-class Stop:
-    """The stop signal that a worker passes in. Anyone may set the reason at any time."""
-
-    reason: str | None = None
-
-
 class Shell:
     """Runs marked commands in their own folder."""
 
@@ -53,7 +48,7 @@ class Shell:
         self.folder = folder
         self.mark = uuid.uuid4().hex
         self.clock = FakeClock()
-        self.stop = Stop()
+        self.stop = StopSignal()
         self.seen = ""
         self.on_output: Callable[[str], None] | None = None
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
 
 from cronjobs.model import ExitCodes
 from cronjobs.text import CappedText
@@ -55,13 +54,3 @@ class Command:
             case "shutdown":
                 return self.shutdown_grace or self.grace
         return self.grace
-
-
-class StopRequest(Protocol):
-    """A request to stop a command. ``reason`` is None at first.
-
-    At any time, ``reason`` may change once, to "cancelled", "shutdown", "timeout" or "lease lost".
-    """
-
-    @property
-    def reason(self) -> str | None: ...

@@ -39,7 +39,7 @@ from zoneinfo import ZoneInfo
 
 from cronjobs.clock import SYSTEM, Clock
 from cronjobs.engine.execution.child_protocol import read_outcome, read_progress, write_reason
-from cronjobs.engine.execution.command import Command, StopRequest
+from cronjobs.engine.execution.command import Command
 from cronjobs.engine.execution.process_outcome import (
     DISK_LIMIT,
     ProcessEnding,
@@ -48,6 +48,7 @@ from cronjobs.engine.execution.process_outcome import (
     sentence,
     timed_out_words,
 )
+from cronjobs.engine.jobs.context import StopSignal
 from cronjobs.engine.rules.progress import HowFar
 from cronjobs.model import ExitCodes, Failed, Job, Outcome, Released, Succeeded, TimedOut, in_zone
 from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
@@ -102,7 +103,7 @@ def command_environment(base: Mapping[str, str], job: Job, deadline: datetime) -
     return env | {name: clean(value) for name, value in facts.items() if value is not None}
 
 
-def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[Outcome, str | None]:
+def run_command(command: Command, stop: StopSignal, *, clock: Clock) -> tuple[Outcome, str | None]:
     """Run *command* to its end. Return its outcome and its output. The output is cleaned and capped, and is None if the
     command printed nothing.
 
@@ -131,7 +132,7 @@ def run_command(command: Command, stop: StopRequest, *, clock: Clock) -> tuple[O
 
 def run_handler(
     command: Command,
-    stop: StopRequest,
+    stop: StopSignal,
     *,
     clock: Clock,
     report: Callable[[HowFar, float], None],
@@ -236,7 +237,7 @@ class _End:
 
 def _attend(
     command: Command,
-    stop: StopRequest,
+    stop: StopSignal,
     clock: Clock,
     tell: Callable[[str], None] = lambda _reason: None,
     look: Callable[[], bool] = lambda: False,
@@ -270,7 +271,7 @@ def _attend(
 def _watch(
     child: _Child,
     command: Command,
-    stop: StopRequest,
+    stop: StopSignal,
     clock: Clock,
     deadline: float,
     tell: Callable[[str], None],
@@ -343,7 +344,7 @@ def _steps(term_at: float, kill_at: float, term: bytes = _TERM) -> deque[tuple[f
     return deque([(term_at, term), (kill_at, _KILL), (kill_at + LAUNCHER_GRACE_S, _GIVE_UP)])
 
 
-def _why_stop(child: _Child, stop: StopRequest, overdue: bool) -> str | None:
+def _why_stop(child: _Child, stop: StopSignal, overdue: bool) -> str | None:
     if stop.reason is not None:
         return stop.reason
     if overdue:

@@ -34,13 +34,13 @@ from pathlib import Path
 from cronjobs.clock import SYSTEM
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.execution.process import Command, run_command
-class Stop:
-    reason = None
+from cronjobs.engine.jobs.context import StopSignal
 print(Identity.here(), flush=True)
 hour = timedelta(hours=1)
 argv = ("sh", "-c", "echo begun; exec sleep 1000")
 show = lambda text: print(text, end="", flush=True)
-run_command(Command(argv, Path("/"), {"PATH": "/usr/bin:/bin"}, b"", hour, hour, on_output=show), Stop(), clock=SYSTEM)
+command = Command(argv, Path("/"), {"PATH": "/usr/bin:/bin"}, b"", hour, hour, on_output=show)
+run_command(command, StopSignal(), clock=SYSTEM)
 """
 
 

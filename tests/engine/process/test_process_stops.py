@@ -204,16 +204,14 @@ from datetime import timedelta
 from pathlib import Path
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.engine.execution.process import Command, run_command
-
-class Stop:
-    reason = None
+from cronjobs.engine.jobs.context import StopSignal
 
 def run():
     command = Command(
         ("sh", "-c", {script!r}), Path("/"), {{"PATH": "/usr/bin:/bin", "MARK": {shell.mark!r}}}, b"",
         timedelta(seconds={timeout}), timedelta(seconds={grace}),
     )
-    print(run_command(command, Stop(), clock=SYSTEM), flush=True)
+    print(run_command(command, StopSignal(), clock=SYSTEM), flush=True)
 
 thread = threading.Thread(target=run)
 thread.start()
