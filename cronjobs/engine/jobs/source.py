@@ -9,7 +9,7 @@ from typing import Final
 
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.registry import registered
-from cronjobs.engine.probe.inputs import blake2b
+from cronjobs.engine.probe.state_files import blake2b
 from cronjobs.version import __version__
 
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")

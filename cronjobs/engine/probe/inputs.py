@@ -12,15 +12,7 @@ import os
 import stat
 import sys
 
-try:
-    from _blake2 import (
-        # This is the same function as in hashlib. The import of hashlib would also load OpenSSL, which takes as long as
-        # starting Python.
-        blake2b as blake2b,
-    )
-except ImportError:  # pragma: no cover - a Python without this module
-    from hashlib import blake2b as blake2b
-
+from cronjobs.engine.probe.state_files import blake2b
 from cronjobs.version import __version__
 
 TYPE_CHECKING = False

@@ -76,16 +76,18 @@ class ServerSession:
         give_up_at = time.monotonic() + CONNECT_TIMEOUT_S
         state = WRITING if self._pq.PQstatus(self._connection) != BAD else 0
         while state in (READING, WRITING):
-            waiting = select.poll()
-            waiting.register(self._pq.PQsocket(self._connection), select.POLLIN if state == READING else select.POLLOUT)
-            left_s = give_up_at - time.monotonic()
-            if left_s <= 0 or not waiting.poll(left_s * 1000):
-                state = 0
-            else:
-                state = self._pq.PQconnectPoll(self._connection)
+            ready = self._is_ready(select.POLLIN if state == READING else select.POLLOUT, give_up_at)
+            state = self._pq.PQconnectPoll(self._connection) if ready else 0
         if state != CONNECTED:
             self.close()
             raise OSError("the server does not answer")
+
+    def _is_ready(self, event: int, give_up_at: float) -> bool:
+        """Wait for *event* on the socket. Return False if it has not come at the instant *give_up_at*."""
+        waiting = select.poll()
+        waiting.register(self._pq.PQsocket(self._connection), event)
+        left_s = give_up_at - time.monotonic()
+        return left_s > 0 and bool(waiting.poll(left_s * 1000))
 
     def settle(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> bool:
         """Write the row of an idle tick if the tick is idle. Return whether the tick is idle.
@@ -132,10 +134,7 @@ class ServerSession:
         Poll the socket first, because PQgetResult would block if the server is frozen.
         """
         while self._pq.PQisBusy(self._connection):
-            waiting = select.poll()
-            waiting.register(self._pq.PQsocket(self._connection), select.POLLIN)
-            left_s = give_up_at - time.monotonic()
-            if left_s <= 0 or not waiting.poll(left_s * 1000) or not self._pq.PQconsumeInput(self._connection):
+            if not (self._is_ready(select.POLLIN, give_up_at) and self._pq.PQconsumeInput(self._connection)):
                 raise OSError("the server does not answer")
         found: int | None = self._pq.PQgetResult(self._connection)
         return found

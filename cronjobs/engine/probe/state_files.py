@@ -9,9 +9,10 @@ import pwd
 import stat
 
 try:
-    from _blake2 import blake2b  # the same function as in hashlib, but without loading OpenSSL
-except ImportError:  # pragma: no cover - a Python without it
-    from hashlib import blake2b
+    # The same function as in hashlib, whose import would also load OpenSSL, which takes as long as starting Python.
+    from _blake2 import blake2b as blake2b
+except ImportError:  # pragma: no cover - a Python without this module
+    from hashlib import blake2b as blake2b
 
 LONGEST = 1 << 20  # in bytes. A longer file was not written by us
 # The name of the folder in which runs of "cronjobs exec" wait for the database.
