@@ -17,17 +17,7 @@ from cronjobs.engine.database.tables import jobs
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.tick.result import Result, TickFilter
 from cronjobs.engine.tick.tick import Tick
-from cronjobs.engine.tick.watchdog import Watchdog
-
-
-class Unarmed(Watchdog):
-    """A watchdog without a kernel timer, because a timer would kill pytest."""
-
-    def __init__(self) -> None:
-        pass
-
-    def stand_at(self, instant: float) -> None:
-        pass
+from cronjobs.engine.tick.watchdog import Unarmed
 
 
 class Host:

@@ -22,7 +22,6 @@ from sqlalchemy.exc import OperationalError
 from support import interleaved
 from support.cases import judge
 from support.databases import opened
-from support.hosts import Unarmed
 from support.interleaved import stepped
 from support.postgres import OWNER
 from support.targets import plain_url
@@ -64,6 +63,7 @@ from cronjobs.engine.tick.pruner import Before, Pruner
 from cronjobs.engine.tick.recovery import Recovery
 from cronjobs.engine.tick.runners import Runners
 from cronjobs.engine.tick.tick import Tick
+from cronjobs.engine.tick.watchdog import Unarmed
 from cronjobs.errors import (
     DatabaseBusy,
     EffectBusy,

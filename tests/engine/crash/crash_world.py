@@ -25,7 +25,7 @@ from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.probe.kernel_facts import process_started
 from cronjobs.engine.tick.result import Result, TickFilter
 from cronjobs.engine.tick.tick import Tick
-from cronjobs.engine.tick.watchdog import Watchdog
+from cronjobs.engine.tick.watchdog import Unarmed
 from cronjobs.errors import CronjobsError
 from cronjobs.installed import if_installed
 from cronjobs.testing import FakeClock
@@ -44,16 +44,6 @@ COMMANDS: Any = None if DESK is None else typer.main.get_command(DESK.app)
 REST_EVERY = timedelta(hours=3)  # every lease and every retry is over by the next of them
 MOST_TICKS = 8
 STRAYS_LEFT_S = 40
-
-
-class Unarmed(Watchdog):
-    """The clock is moved about here, and the zygote has a limit of its own."""
-
-    def __init__(self) -> None:
-        pass
-
-    def stand_at(self, instant: float) -> None:
-        pass
 
 
 @dataclass
@@ -116,7 +106,7 @@ class World:
             database=database,
             identity=Identity.here(),
             clock=clock,
-            watchdog=Unarmed(),
+            watchdog=Unarmed(),  # the clock is moved about here, and the zygote has a limit of its own
             began=now,
             deadline=now + budget_s,
             emit=self._say,

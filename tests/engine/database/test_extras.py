@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 from support.cases import judge
-from support.hosts import Host, Unarmed, put
+from support.hosts import Host, put
 
 from cronjobs.clock import SYSTEM
 from cronjobs.engine.database.connection import Database
@@ -20,7 +20,7 @@ from cronjobs.engine.jobs import registry
 from cronjobs.engine.tick import extras
 from cronjobs.engine.tick.extras import Door, Hook, HookContext, RunSummary
 from cronjobs.engine.tick.result import Result
-from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S
+from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Unarmed
 from cronjobs.errors import DatabaseUnreachable, UsageError
 from cronjobs.testing import FakeClock
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
-from support.hosts import Host, Unarmed, put
+from support.hosts import Host, put
 from support.lost import paying, row
 
 from cronjobs.engine.config.settings import JobTypeSettings, RunSettings
@@ -28,6 +28,7 @@ from cronjobs.engine.host.caller import os_user
 from cronjobs.engine.jobs import job_types, registry
 from cronjobs.engine.jobs.checking import new_job
 from cronjobs.engine.tick.foreground import Foreground
+from cronjobs.engine.tick.watchdog import Unarmed
 from cronjobs.model import Job, Released, duration
 from cronjobs.testing import FakeClock
 

@@ -24,7 +24,7 @@ from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.tick.tick import Tick
-from cronjobs.engine.tick.watchdog import Watchdog
+from cronjobs.engine.tick.watchdog import Unarmed
 from cronjobs.testing import FakeClock
 from engine.outbox.stage import Stage, python_path
 
@@ -33,16 +33,6 @@ AWAY = 60  # minutes
 ALL_DONE = AWAY + 75  # the last delay is at most 36 minutes; twice, as on a busy machine an answer may come too late
 WRONG = "nobody@example.com"
 BUDGET_S = 300.0  # the budget of a tick, so long that it never limits how many jobs a tick does
-
-
-class Unarmed(Watchdog):
-    """A tick in here is not ended by the kernel."""
-
-    def __init__(self) -> None:
-        pass
-
-    def stand_at(self, instant: float) -> None:
-        pass
 
 
 def most_in_a_minute(orders: int) -> int:

@@ -25,7 +25,7 @@ from cronjobs.engine.jobs import registry
 from cronjobs.engine.run_due import cron_mail as report
 from cronjobs.engine.store import claims, sql
 from cronjobs.engine.tick.tick import Tick
-from cronjobs.engine.tick.watchdog import Watchdog
+from cronjobs.engine.tick.watchdog import Unarmed
 from cronjobs.testing import FakeClock
 
 JOBS, SCHEDULES, PROCESSES = 2000, 50, 8
@@ -90,14 +90,6 @@ def test_eight_ticks_at_once_do_each_job_and_each_occurrence_once(project: Proje
     # The ticks ran jobs at the same time: none waited for another to end.
     assert len({effect.pid for effect in project.effects("ran")}) >= 2
     assert project.value("SELECT count(*) FROM cronjobs_ticks WHERE finished_at IS NULL") == 0
-
-
-class Unarmed(Watchdog):
-    def __init__(self) -> None:
-        pass
-
-    def stand_at(self, instant: float) -> None:
-        pass
 
 
 class Slow(Database):

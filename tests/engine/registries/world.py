@@ -18,7 +18,6 @@ from typing import Any
 from unittest.mock import patch
 
 from sqlalchemy import Connection, delete, insert, select
-from support.hosts import Unarmed
 
 from cronjobs import events
 from cronjobs.clock import SYSTEM, Clock, sleep
@@ -39,6 +38,7 @@ from cronjobs.engine.store import claims, leases
 from cronjobs.engine.tick import work
 from cronjobs.engine.tick.result import Result
 from cronjobs.engine.tick.tick import Tick
+from cronjobs.engine.tick.watchdog import Unarmed
 from cronjobs.model import Finished, RetryPolicy, TimedOut
 from cronjobs.testing import FakeClock
 
