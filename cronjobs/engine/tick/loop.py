@@ -145,7 +145,6 @@ class Loop:
             lambda: self.ends.collect(0),
             self.settings.secrets_of,
         )
-        self.in_threads = self.job_types
         self._isolate(self.crashing)
         self.handovers = Handovers(self.settings, self.clock, self.workers.ended)
         self.stopping: str | None = None
@@ -386,10 +385,9 @@ class Loop:
 
     def _isolate(self, names: Collection[str]) -> None:
         """Run the handlers of these types in child processes, and all other handlers as their own types say."""
-        types = self.in_threads.types
+        types = self.job_types.types
         self.crashing = frozenset(name for name in names if name in types and types[name].isolation == "thread")
-        self.job_types = self.in_threads.isolating(self.crashing)
-        self.planner.take_types(self.job_types)
+        self.planner.take_types(self.job_types.isolating(self.crashing))
 
     # --- after the commit ---------------------------------------------------------------------------------------------
 
@@ -432,7 +430,7 @@ class Loop:
         """
         attempts = []
         for job in (*turn.settled, *turn.unsure, *turn.claimed, *turn.long):
-            job_type = self.job_types.types.get(job.job_type)
+            job_type = self.planner.job_types.types.get(job.job_type)
             # The claim took a job of a type that this loop no longer knows. Let the job's lease expire.
             if job_type is None:
                 continue

@@ -1133,9 +1133,9 @@ def test_a_long_job_belongs_to_its_process_once_that_answers(engine: Engine, ans
 
 
 def test_a_long_job_that_its_process_took_over_unheard_is_not_told_as_lost(engine: Engine) -> None:
-    types = engine.loop.job_types.types
+    types = engine.loop.planner.job_types.types
     job = Job(1, "t.long", {}, attempt=1, locked_by=ME)
-    engine.loop.job_types = JobTypes({**types, "t.long": replace(types["t.long"], on_shutdown="drop")})
+    engine.loop.planner.job_types = JobTypes({**types, "t.long": replace(types["t.long"], on_shutdown="drop")})
     engine.rows._jobs[1], engine.rows.leased_at[1] = job, 0.0
     engine.loop._begin(BatchResult(0.0, claimed=[job]))
     engine.at(1, engine.loop.stop, "SIGTERM")
