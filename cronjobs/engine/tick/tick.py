@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,7 +48,6 @@ class Tick(TickContext):
         super().__post_init__()
         self.firing = Firing(self)
         self._work_here: Work | None = None
-        self._recovery_here: Recovery | None = None
         self.to_recover = False
         self.seen: Overview | None = None
         self._repeated = RepeatedSignals(self.clock.monotonic)
@@ -174,13 +173,11 @@ class Tick(TickContext):
             with self.database.write() as connection:
                 meta.adopt(connection, self.settings.project, self.settings.environment, actor="first tick")
 
-    @property
+    @cached_property
     def recovery(self) -> Recovery:
-        if self._recovery_here is None:
-            from cronjobs.engine.tick.recovery import Recovery
+        from cronjobs.engine.tick.recovery import Recovery
 
-            self._recovery_here = Recovery(self)
-        return self._recovery_here
+        return Recovery(self)
 
     def _report_deaths(self) -> None:
         """Report the deaths that killed ticks recorded. Perhaps a killed tick had already reported some of them."""
