@@ -95,8 +95,8 @@ class ForeignDatabase(CronjobsError):
     def __init__(self, *, what: str, theirs: str, ours: str) -> None:
         super().__init__(
             f'this database belongs to {what} "{theirs}", but the configuration says "{ours}": nothing was written. '
-            "To take the database over (for example because it is a restored copy, or because the name has changed), "
-            'run "cronjobs db adopt"'
+            f"If this is the wrong database, correct its URL or the {what} in the file. To take the database over (for "
+            'example because it is a restored copy, or because the name has changed), run "cronjobs db adopt"'
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from cronjobs.engine.command import printing
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.probe.state_files import spool_address
+from cronjobs.engine.store.pruning import STRIPPED
 from cronjobs.model import Status
 from cronjobs.testing import FakeClock
 
@@ -398,6 +400,17 @@ def test_jobs_show_as_json_is_one_object(cronjobs: Cronjobs, rows: Rows) -> None
         f'It runs again only if someone types "cronjobs jobs retry {job_id}".'
     )
     assert list(seen["runs"][0]) == tables.job_runs.c.keys()
+
+
+def test_jobs_show_says_what_was_pruned(cronjobs: Cronjobs, rows: Rows) -> None:
+    kept = {"idempotency_key": "invoice:42", "meta": json.loads(STRIPPED)}
+    job_id = rows.job(status="succeeded", attempts=2, finished_at=ago(days=9), payload={}, **kept)
+    out = cronjobs("jobs", "show", str(job_id)).out
+    assert "payload    pruned\n" in out
+    assert "stripped" not in out
+    assert out.endswith("\nthe attempts of this job are pruned\n")
+    cancelled = rows.job(status="cancelled", attempts=0, finished_at=ago(days=9))
+    assert cronjobs("jobs", "show", str(cancelled)).out.endswith("\nthis job had no attempt\n")
 
 
 def test_an_unknown_job_is_one_sentence_and_exit_1(cronjobs: Cronjobs, rows: Rows) -> None:

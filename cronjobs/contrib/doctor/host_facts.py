@@ -13,7 +13,7 @@ from cronjobs.contrib.doctor.mounts import filesystem_of
 from cronjobs.desk.crontab import block, host, program
 from cronjobs.desk.crontab.double_runs import DoubleRuns, doubled
 from cronjobs.desk.crontab.lines import line_that_sets
-from cronjobs.desk.crontab.other_blocks import other_blocks
+from cronjobs.desk.crontab.other_blocks import lines_by_hand, other_blocks
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.host.state_folder import State, state_folder
@@ -32,11 +32,11 @@ def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
     daemon = host.daemon_runs(root)
     try:
         text = program.read()
-        found = block.find(text, file)
+        found, by_hand = block.find(text, file), lines_by_hand(text, file)
         double = DoubleRuns({}, {}, {}) if settings is None else doubled(text, settings)
         if found is None:
             said = f"the crontab of {host.user().pw_name} has no line for {file}"
-            return CronLine("missing", said, daemon, double=double)
+            return CronLine("missing", said, daemon, double=double, by_hand=by_hand)
         if settings is None:
             same = block.command(file, program.interpreter()) in found.text
         else:
@@ -48,7 +48,7 @@ def cron_line(file: Path, settings: Settings | None, root: Path) -> CronLine:
         return CronLine("unknown", str(error), daemon)
     said = "has exactly this line" if same else "has a line for this file that differs from what this version writes"
     others = other_blocks(text, file, root=root)
-    return CronLine("same" if same else "differs", f"the crontab {said}", daemon, others, double)
+    return CronLine("same" if same else "differs", f"the crontab {said}", daemon, others, double, by_hand)
 
 
 def cron_mail(file: Path, settings: Settings | None, root: Path) -> MailSetUp:

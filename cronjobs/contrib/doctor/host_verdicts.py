@@ -107,6 +107,7 @@ class CronLine:
     daemon: bool | None
     others: Sequence[OtherBlock] = ()  # other blocks that tick for the same database, or cannot tick
     double: DoubleRuns = DoubleRuns({}, {}, {})  # noqa: RUF009 DoubleRuns is frozen, so sharing it is safe
+    by_hand: Sequence[int] = ()  # the numbers of the lines outside our block that start ticks with this file
 
 
 def crontab(found: CronLine, *, ticks: bool | None, elsewhere: str = "") -> Diagnosis:
@@ -129,6 +130,15 @@ def crontab(found: CronLine, *, ticks: bool | None, elsewhere: str = "") -> Diag
         return warning(
             double.sentence_changed, f"{double.settle_changed}; if both commands should run, rename the schedule"
         )
+    if found.by_hand:
+        line = f"line {found.by_hand[0]} of your crontab"
+        mend = f'delete line {found.by_hand[0]} with "crontab -e"'
+        if found.state == "missing":
+            return (warning if ticks else problem)(
+                f"{line} starts ticks with this file, but cronjobs did not write that line, so nothing checks it",
+                f'{mend}, then run "cronjobs crontab install"',
+            )
+        return warning(f"{line} also starts ticks with this file, so two ticks start each time", mend)
     if found.state == "missing":
         if double.lines:
             return not_applicable(f"{double.sentence}; {hand_over}")

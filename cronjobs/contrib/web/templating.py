@@ -39,6 +39,7 @@ def environment() -> Environment:
         formatting.host_of,
         formatting.key_text,
         formatting.ran_for,
+        formatting.without_attempts,
         formatting.safe,
         formatting.status_word,
         formatting.took,

@@ -18,7 +18,7 @@ from cronjobs.desk.cli.other_hosts import listed, other_hosts
 from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import double_runs, host, program, swapping
 from cronjobs.desk.crontab.lines import line_that_sets
-from cronjobs.desk.crontab.other_blocks import other_blocks
+from cronjobs.desk.crontab.other_blocks import lines_by_hand, other_blocks
 from cronjobs.engine.command.printing import coloured, complain, echo
 from cronjobs.engine.config import load as configuration
 from cronjobs.engine.config.import_path import MODULE
@@ -366,6 +366,11 @@ def print_mail_target(environment: dict[str, str], text: str, wanted: CrontabArg
         echo(f"when something fails, cron mails the output to {mailto}; a tick without failures prints nothing")
     if host.daemon_runs() is False:
         complain("no cron daemon is running here, so no tick will start yet (Debian: service cron start)")
+    for number in lines_by_hand(text, wanted.file):
+        complain(
+            f"line {number} of the crontab starts ticks with this file, too, so two ticks start each time: delete that "
+            'line with "crontab -e"'
+        )
     for other in other_blocks(text, wanted.file):
         complain(f"{other.sentence}: if you no longer need that block, run {other.removal}")
 

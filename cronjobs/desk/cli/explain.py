@@ -305,7 +305,11 @@ def _print_range(
     begin = since_instant(back, now, evidence.timezone) if back else _asked(since or "", evidence, "--from").at
     end = _asked(until, evidence, "--to").at if until else now
     if end < begin:
-        raise UsageError("--to is before --from")
+        zone = ZoneInfo(evidence.timezone)
+        raise UsageError(
+            f"--to ({end.astimezone(zone):%Y-%m-%d %H:%M}) is before --from ({begin.astimezone(zone):%Y-%m-%d %H:%M}): "
+            "a time of day means the most recent such time"
+        )
     if isinstance(evidence, ExecEvidence):
         explanations, left_out = evidence.between(begin, end, limit)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from enum import StrEnum
@@ -40,6 +41,7 @@ from cronjobs.desk.cli.output import first as limited
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.insight.explain_job import what_comes_next
 from cronjobs.desk.insight.explain_named import job_in_full
+from cronjobs.desk.insight.formatting import without_attempts
 from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.store import listing
@@ -49,6 +51,7 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.error_groups import ROWS_AT_MOST, class_and_text, grouped
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.store import shown_columns
+from cronjobs.engine.store.pruning import STRIPPED
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import Status, rough, seconds_text
 
@@ -219,7 +222,7 @@ def show(
     else:
         lines = _job_lines(job, times, most, sentences)
         lines += labelled("schedule", _occurrence_lines(job, occurrences, times))
-        write([*lines, *_run_lines(runs, count, times)])
+        write([*lines, *_run_lines(job, runs, count, times)])
     leaving.leave(0, stuck=False)  # do not wait for threads that the user's modules started
 
 
@@ -228,6 +231,7 @@ def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentences
     status = status_word(job["status"])
     title = f"job {job['id']}  {safe(job['job_type'])}  {coloured(status, COLOURS.get(status, 'white'))}"
     lines = [title, *labelled("next", [line for sentence in sentences for line in wrapped(sentence, room)])]
+    stripped = job["meta"] == json.loads(STRIPPED)
     counts = [tries(job["failures"], most)]
     for column, word in (("losses", "lost"), ("interruptions", "interrupted")):
         counts.append(f"{word} {counted(job[column], 'time')}" if job[column] else "")
@@ -240,8 +244,8 @@ def _job_lines(job: Mapping[str, Any], times: Times, most: int | None, sentences
         ("timeout", seconds_text(job["timeout_s"]) if job["timeout_s"] else ""),
         ("key", key_text(job)),
         ("counts as", safe(job["concurrency_key"])),
-        ("payload", _json_text(job["payload"], room)),
-        ("meta", _json_text(job["meta"], room) if job["meta"] != {} else ""),
+        ("payload", "pruned" if stripped else _json_text(job["payload"], room)),
+        ("meta", _json_text(job["meta"], room) if job["meta"] != {} and not stripped else ""),
         ("result", _json_text(job["result"], room) if job["result"] is not None else ""),
     ]
     for label, fact in facts:
@@ -281,9 +285,9 @@ def _occurrence_lines(job: Mapping[str, Any], occurrences: Sequence[Mapping[str,
     return lines
 
 
-def _run_lines(runs: Sequence[Mapping[str, Any]], count: int, times: Times) -> list[str]:
+def _run_lines(job: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], count: int, times: Times) -> list[str]:
     if not runs:
-        return ["", "no attempt has ended yet"]
+        return ["", without_attempts(job["attempts"], job["finished_at"])]
     lines = []
     if count > len(runs):
         lines += ["", f"… {count - len(runs):,} earlier attempts: --json has them all"]

@@ -1,4 +1,6 @@
-"""Find other blocks of a crontab that start ticks for the same database, such as the block of an earlier release."""
+"""Find what else in a crontab starts ticks: other blocks for the same database, such as the block of an earlier
+release, and lines outside the blocks.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cronjobs.desk.crontab import host
-from cronjobs.desk.crontab.block import parse_mark
+from cronjobs.desk.crontab.block import find, parse_mark
+from cronjobs.desk.crontab.lines import job_lines, starts_ticks
 from cronjobs.engine.config import load as configuration
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
@@ -44,6 +47,17 @@ def other_blocks(crontab: str, config: Path, *, root: Path = Path("/")) -> list[
     ours = _target(crontab, config, root)
     found = ((path, _why(crontab, config, path, ours, root)) for path in sorted(paths))
     return [OtherBlock(path, why) for path, why in found if why]
+
+
+def lines_by_hand(crontab: str, config: Path) -> list[int]:
+    """Return the numbers of the lines outside the block of *config* that start ticks with this file.
+
+    Raises BlockBroken if the block is broken.
+    """
+    found = find(crontab, config)
+    if found is not None:
+        crontab = crontab[: found.start] + "\n" * found.text.count("\n") + crontab[found.stop :]
+    return [line.number for line in job_lines(crontab) if starts_ticks(line) and str(config) in line.command]
 
 
 def _why(crontab: str, config: Path, path: str, ours: tuple[object, ...] | str, root: Path) -> str:

@@ -520,7 +520,8 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
                 f"Otherwise the job dies after {latest}."
             )
         ]
-    if job.type_facts is not None and job.type_facts.here is False and job.type_facts.last is None:
+    types = job.type_facts
+    if types is not None and types.here is False and types.last is None and types.file_fault is None:
         ends.append(f'If no handler will ever have this name, type "cronjobs jobs cancel {job.id}".')
     if job.unsettled is not None:
         unknown = f"Nobody knows whether its effect {one_line(job.unsettled, 600)} happened"

@@ -96,9 +96,10 @@ def _foreign(health: Health, settings: Settings) -> Iterator[Finding]:
         return
     text = (
         f"this database belongs to {_name(*theirs)}, but the configuration says {_name(*ours)}, so ticks claim "
-        "nothing. Correct the file, or adopt the database"
+        'nothing. Correct the file. Only if this database should belong to the configuration, run "cronjobs db adopt"'
     )
-    yield Finding("foreign", text, Severity.CRITICAL, command="cronjobs db adopt")
+    # The command is not "db adopt", because on a staging host that would take over production's database.
+    yield Finding("foreign", text, Severity.CRITICAL, command="cronjobs config show")
 
 
 def _name(project: str, environment: str) -> str:

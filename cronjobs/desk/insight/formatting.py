@@ -198,6 +198,13 @@ def ran_for(outcome: str, started_at: datetime, finished_at: datetime) -> str:
     return f"found {span} after it began" if outcome == "lost" else f"took {span}"
 
 
+def without_attempts(attempts: int, finished_at: datetime | None) -> str:
+    """Say why a job has no recorded attempt. *attempts*: how many it had. *finished_at*: when the job ended."""
+    if finished_at is None:
+        return "no attempt has ended yet"
+    return "the attempts of this job are pruned" if attempts else "this job had no attempt"
+
+
 def died_lost(status: str, error_type: str | None) -> bool:
     """Return whether the job died because its last attempt was lost.
 

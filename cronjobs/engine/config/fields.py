@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from cronjobs.engine.config import schema_parts
 from cronjobs.engine.config.reader import (
     FieldError,
+    Fields,
     Reader,
     Reading,
     ReportedError,
@@ -386,13 +387,25 @@ def variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str],
     """An ``env:`` mapping. A bad variable is left out. A value such as ``1`` or ``yes`` stays the text that the file
     contains.
     """
+    return tuple(_variables(reading, node, path).values.items())
 
+
+@taken_as("mapping: variable and value", schema_parts.mapping_of(_VARIABLE.pattern, schema_parts.TEXT))
+def all_variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str], ...]:
+    """The ``env:`` of a command. A bad variable disables the command, which might succeed without doing its work."""
+    found = _variables(reading, node, path)
+    if found.bad:
+        raise ReportedError
+    return tuple(found.values.items())
+
+
+def _variables(reading: Reading, node: Node, path: str) -> Fields:
     def entry(key: Scalar, value: Node, here: str) -> Any:
         if not _VARIABLE.fullmatch(key.text):
             raise FieldError(f"{shown(key)} is not the name of a variable: write letters, digits and _")
         return reading.read(argument, value, here)
 
-    return tuple(reading.entries(node, path, entry, "write it as a mapping: {NAME: value}").values.items())
+    return reading.entries(node, path, entry, "write it as a mapping: {NAME: value}")
 
 
 @taken_as("text", schema_parts.TEXT, secret=True)

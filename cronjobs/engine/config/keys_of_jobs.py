@@ -93,9 +93,10 @@ JOB_TYPE: Final[Keys] = {
         "from @job, else defaults.retry",
     ),
     "env": ConfigKey(
-        fields.variables,
+        fields.all_variables,
         "{PGUSER: backup}",
-        "Environment variables for the command, added to cron's environment and to the file's env.",
+        "Environment variables for the command, added to cron's environment and to the file's env. If one of them "
+        "cannot be read, the command does not run.",
         "none",
     ),
     "inherit_env": ConfigKey(

@@ -477,6 +477,8 @@ def test_its_dead_job_is_pruned_and_how_it_ended_is_known(world: World) -> None:
     assert f"It was {gone} its row at 2026-03-04 08:00:00" in world.ask("1")
     assert f"it was {gone} it at 2026-03-04 08:00:00 UTC" in world.cronjobs("jobs", "show", "1").err
     listed = world.cronjobs("explain", "s", "--from", "2026-03-02T08:00:00", "--to", "2026-03-02T10:00:00").out
+    turned = world.cronjobs("explain", "s", "--from", "2026-03-02T10:00", "--to", "2026-03-02T08:00")
+    assert "--to (2026-03-02 08:00) is before --from (2026-03-02 10:00): a time of day means" in turned.err
     assert "job 1, 5.3s late: dead, and pruned before anybody dealt with it" in " ".join(listed.split())
     status = world.cronjobs("status", "--json").json
     [schedule] = [each for each in status["schedules"] if each["name"] == "s"]

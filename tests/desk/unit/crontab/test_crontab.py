@@ -28,6 +28,7 @@ from cronjobs.desk.cli import crontab as commands
 from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import host as cron_host
 from cronjobs.desk.crontab import lines, program
+from cronjobs.desk.crontab.other_blocks import lines_by_hand
 from cronjobs.engine.probe.kernel_facts import process_started
 from cronjobs.errors import UsageError
 
@@ -669,6 +670,18 @@ def test_another_spelling_of_the_same_file_in_the_crontab_is_said(host: Host) ->
     other = host.folder / "link" / "cronjobs.yaml"
     host.has(crontab.block(other, host.python))
     assert f"crontab remove --config {other}" in host.cli("install").stderr
+
+
+def test_a_line_outside_the_block_that_starts_ticks_with_this_file_is_named(host: Host) -> None:
+    by_hand = f"* * * * * {host.python} -P -m cronjobs run-due --config {host.config}\n"
+    host.has(f"# mine\n{by_hand}0 3 * * * cat {host.config}\n")
+    assert lines_by_hand(host.crontab or "", host.config) == [2]
+    assert "line 2 of the crontab starts ticks with this file, too" in host.cli("install").stderr
+    assert lines_by_hand(host.crontab or "", host.config) == [2]  # not the block that is there now
+    host.has(host.block + by_hand)
+    assert lines_by_hand(host.crontab or "", host.config) == [4]
+    host.has(crontab.block(host.folder / "other.yaml", host.python))
+    assert lines_by_hand(host.crontab or "", host.config) == []
 
 
 def release(folder: Path, text: str) -> Path:

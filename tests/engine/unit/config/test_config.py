@@ -477,6 +477,14 @@ def test_a_bad_timezone_disables_and_names_the_schedules_that_depend_on_it(line:
     assert str(problem).startswith("cronjobs.yaml:3:13: schedules.a: disabled, because the file's timezone cannot be")
 
 
+def test_a_command_does_not_run_without_one_of_its_variables() -> None:
+    """It might succeed without doing its work: a backup of nothing, with an empty password."""
+    found = read(DATABASE + 'job_types: {dump: {command: [dump], env: {A: x, PGPASSWORD: "${NOBODY_SET_THIS}"}}}')
+    assert found.disabled_job_types == {"dump"}
+    [problem] = found.problems
+    assert "job_types.dump.env.PGPASSWORD: ${NOBODY_SET_THIS} is not set" in str(problem)
+
+
 def test_an_inline_command_that_is_bad_disables_schedule_and_command() -> None:
     found = read(DATABASE + "schedules: {a: {every: 1m, command: [ls], priority: 11}}")
     assert found.disabled_schedules == found.disabled_job_types == {"a"}
