@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -55,7 +55,7 @@ from cronjobs.desk.insight.shortened_history import (
 )
 from cronjobs.desk.insight.watched import FORGOTTEN, STEADY_TICKS, last_sign, late_after, quiet_after, silent_hosts
 from cronjobs.desk.rules import pausing
-from cronjobs.desk.rules.tick_rows import did_of, texts_in
+from cronjobs.desk.rules.tick_rows import did_of, outages_in, texts_in
 from cronjobs.desk.store import explaining
 from cronjobs.desk.store import history as store
 from cronjobs.desk.store.history import FOREVER
@@ -390,7 +390,10 @@ def _faults(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     present: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     for tick in store.ticks_with_faults(connection, asked.begin, asked.end, READ_AT_MOST):
-        found += _outages(tick)
+        found += [
+            {"kind": "outage", "started_at": began, "finished_at": ended, "host": tick.host, "reason": why}
+            for began, ended, why in outages_in(tick.did)
+        ]
         faults = {
             (tick.host, kind, where, why)
             for kind in ("broken", "not_loaded", "without_process")
@@ -410,18 +413,6 @@ def _faults(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
             present[fault] = span | {"host": host, "name": what, "reason": why}
             found.append(present[fault])
     return found
-
-
-def _outages(tick: Row[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the times in which a tick could not use the database. Skip what plain SQL may have written instead."""
-    recorded = did_of(tick.did).get("outages")
-    for each in recorded if isinstance(recorded, list) else ():
-        with suppress(KeyError, TypeError, ValueError):
-            began, ended = (datetime.fromisoformat(each[name]) for name in ("since", "until"))
-            if began.tzinfo and ended.tzinfo:
-                yield {"kind": "outage", "started_at": began, "finished_at": ended, "host": tick.host} | {
-                    "reason": str(each["why"])
-                }
 
 
 def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str, Any]]:

@@ -59,6 +59,8 @@ class TickFacts:
     kept_from_starting: Causes = ()
     # The tick ran with CRONJOBS_SCHEDULES=off, so it settled no occurrences.
     schedules_off: bool = False
+    # Why the tick could not use the database for some time, or None.
+    away: str | None = None
 
     @property
     def last_sign_at(self) -> datetime:

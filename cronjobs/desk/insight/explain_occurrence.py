@@ -312,15 +312,17 @@ def _kept_from_starting(after: TickFacts | None) -> list[str]:
 def _left_by(facts: OccurrenceFacts, tick: TickFacts) -> str | None:
     """Explain why a tick left the occurrence unsettled, or return None if the reason is unknown.
 
-    There are two known reasons: schedules were switched off on the tick's host, or the schedule's entry in the tick's
-    file was broken.
+    The known reasons: schedules were switched off on the tick's host, the schedule's entry in the tick's file was
+    broken, or the tick could not use the database for some time.
     """
     if tick.schedules_off:
         return "that tick fired no schedules (CRONJOBS_SCHEDULES=off on its host)"
     for where, what in tick.broken:
         if f"{where}.".startswith(f"schedules.{facts.schedule}."):
             return f"the schedule's entry in the file of that host was broken: {one_line(what, 300)}"
-    return None
+    return (
+        None if tick.away is None else f"for some time that tick could not use the database: {one_line(tick.away, 300)}"
+    )
 
 
 def _coalesced(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:

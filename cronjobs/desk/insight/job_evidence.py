@@ -41,7 +41,7 @@ from cronjobs.desk.insight.waiting import options_against
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.desk.rules.pausing import of_queue
 from cronjobs.desk.rules.settling import settled_effect
-from cronjobs.desk.rules.tick_rows import did_of, texts_in
+from cronjobs.desk.rules.tick_rows import did_of, outages_in, texts_in
 from cronjobs.desk.store import explaining
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.settings import Settings
@@ -108,7 +108,8 @@ def _foreign(connection: Connection, settings: Settings) -> str | None:
 def tick_facts(row: Any) -> TickFacts:
     entries = tuple(texts_in(row.did, "broken").items())
     kept = kept_from_starting(row.did)
-    return TickFacts(row.host, row.started_at, row.finished_at, entries, kept, schedules_off=row.schedules_on == 0)
+    away = next((each.why for each in outages_in(row.did)), None)
+    return TickFacts(row.host, row.started_at, row.finished_at, entries, kept, row.schedules_on == 0, away)
 
 
 def settler_of(connection: Connection, row: Any) -> TickFacts | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, NamedTuple
 
 
 def did_of(did: Any) -> Mapping[str, Any]:
@@ -15,3 +17,21 @@ def texts_in(did: Any, kind: str) -> dict[str, str]:
     """Return the texts that a tick recorded by place, such as why parts of its file are "broken"."""
     found = did_of(did).get(kind)
     return {str(where): str(what) for where, what in found.items()} if isinstance(found, Mapping) else {}
+
+
+class Away(NamedTuple):
+    """A time in which a tick could not use the database."""
+
+    began: datetime
+    ended: datetime
+    why: str
+
+
+def outages_in(did: Any) -> Iterator[Away]:
+    """Yield the times in which a tick could not use the database, the first first."""
+    recorded = did_of(did).get("outages")
+    for each in recorded if isinstance(recorded, list) else ():
+        with suppress(KeyError, TypeError, ValueError):
+            began, ended = (datetime.fromisoformat(each[name]) for name in ("since", "until"))
+            if began.tzinfo and ended.tzinfo:
+                yield Away(began, ended, str(each["why"]))

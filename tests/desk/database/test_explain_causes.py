@@ -158,6 +158,21 @@ def test_a_pause_that_someone_changed_is_still_by_whoever_began_it(
     assert "paused       schedule s by ada, changed by bob, and still is: two" in world.cronjobs("history").out
 
 
+def test_why_a_tick_left_an_occurrence_is_its_outage(world: World) -> None:
+    world.file(s='cron: "20 * * * *"')
+    world.tick(utc("2026-03-03T02:18:00"))
+    at = utc("2026-03-03T02:21:00")
+    away = {"since": at.isoformat(), "until": at.isoformat(), "why": "was locked by another connection"}
+    with world.database.write() as connection:
+        row = {"tick": "t", "host": "alpha", "boot_id": "b", "pid": 1, "version": "1", "started_at": at}
+        connection.execute(insert(tables.ticks).values(row | {"finished_at": at, "did": {"outages": [7, away]}}))
+    world.go(utc("2026-03-03T02:22:00"))
+    why = "for some time that tick could not use the database: was locked by another connection."
+    assert f"left it unsettled; {why}" in world.ask("s")
+    world.tick(utc("2026-03-03T02:24:00"))
+    assert f"that tick did not settle it; {why}" in world.ask("s")
+
+
 def test_a_pause_that_ended_and_the_next_tick_is_still_to_come(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.file(s='cron: "20 * * * *"')
     world.tick(utc("2026-03-03T02:18:00"))
