@@ -13,8 +13,8 @@ from cronjobs.engine.database.tables import jobs as jobs_table
 from cronjobs.engine.execution.attempt import InFlight
 from cronjobs.engine.jobs import job_types, registry
 from cronjobs.engine.store import claims
+from cronjobs.engine.tick.claim_planner import ClaimPlanner
 from cronjobs.engine.tick.result import TickFilter
-from cronjobs.engine.tick.turn import ClaimPlanner
 from cronjobs.model import Job, RetryPolicy
 from support.hosts import Host
 

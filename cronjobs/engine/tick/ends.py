@@ -22,12 +22,13 @@ from cronjobs.engine.rules.ending import (
     succeeded_itself,
 )
 from cronjobs.engine.rules.progress import in_words
+from cronjobs.engine.tick.claim_planner import AHEAD_S, GROUP, ClaimPlanner
 from cronjobs.engine.tick.hung_handlers import timed_out
 from cronjobs.engine.tick.long_jobs import ADOPTED, FULL, STOPPED
 from cronjobs.engine.tick.pacing import Pace
 from cronjobs.engine.tick.result import Counts
 from cronjobs.engine.tick.trouble import Outage
-from cronjobs.engine.tick.turn import AHEAD_S, GROUP, BatchResult, ClaimPlanner, End, Writer
+from cronjobs.engine.tick.turn import BatchResult, End, Writer
 from cronjobs.errors import BadValue, DatabaseError
 from cronjobs.model import Finished, Released, RetryPolicy, Succeeded
 

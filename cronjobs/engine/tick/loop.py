@@ -26,21 +26,14 @@ from cronjobs.engine.rules.lease import lease_margin_s, next_renewal
 from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.leases import cut_leases
 from cronjobs.engine.store.ticks import NO_SIGNS, DeathSigns
+from cronjobs.engine.tick.claim_planner import WARY_ROWS, ClaimPlanner, Experience, unknown
 from cronjobs.engine.tick.ends import CLAIM_TOO_SLOW, STILL_HERE, EndWriter
 from cronjobs.engine.tick.hung_handlers import HungHandlers
 from cronjobs.engine.tick.long_jobs import Handovers
 from cronjobs.engine.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
 from cronjobs.engine.tick.result import Counts, TickFilter
 from cronjobs.engine.tick.trouble import FAULT, Outage, PastOutage, SafetyNet
-from cronjobs.engine.tick.turn import (
-    WARY_ROWS,
-    Batch,
-    BatchResult,
-    ClaimPlanner,
-    Experience,
-    Writer,
-    unknown,
-)
+from cronjobs.engine.tick.turn import Batch, BatchResult, Writer
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Unarmed, Watchdog
 from cronjobs.errors import BadValue, DatabaseError
 

@@ -31,8 +31,8 @@ from cronjobs.engine.jobs.job_types import load
 from cronjobs.engine.rules.crashing_types import CLEAN_ENDS, Crashing, EndCounts, after_death, count_ends, is_crash
 from cronjobs.engine.store import crashing_types as store
 from cronjobs.engine.store.claims import claim
+from cronjobs.engine.tick.claim_planner import ClaimPlanner
 from cronjobs.engine.tick.result import TickFilter
-from cronjobs.engine.tick.turn import ClaimPlanner
 from cronjobs.model import (
     CancelledByRequest,
     Failed,

@@ -25,9 +25,9 @@ from cronjobs.engine.execution.worker_threads import Workers
 from cronjobs.engine.jobs import registry
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.store import claims
+from cronjobs.engine.tick.claim_planner import ClaimPlanner
 from cronjobs.engine.tick.loop import Loop
 from cronjobs.engine.tick.result import TickFilter
-from cronjobs.engine.tick.turn import ClaimPlanner
 from cronjobs.model import RetryPolicy
 from cronjobs.testing import FakeClock
 

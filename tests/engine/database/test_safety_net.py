@@ -27,11 +27,12 @@ from cronjobs.engine.jobs import registry
 from cronjobs.engine.store import claims, leases
 from cronjobs.engine.tick import ends as ends_module
 from cronjobs.engine.tick import loop as loop_module
+from cronjobs.engine.tick.claim_planner import ClaimPlanner
 from cronjobs.engine.tick.ends import EndWriter
 from cronjobs.engine.tick.hung_handlers import HungHandlers
 from cronjobs.engine.tick.loop import Loop
 from cronjobs.engine.tick.trouble import FAULT, MOST_FALLS
-from cronjobs.engine.tick.turn import ClaimPlanner, Writer
+from cronjobs.engine.tick.turn import Writer
 from cronjobs.testing import FakeClock
 
 CASES = int(os.environ.get("CRONJOBS_FAULT_CASES", "100"))

@@ -21,6 +21,7 @@ from cronjobs.engine.rules.ending import FIRST_UNREAD, NEVER_READ
 from cronjobs.engine.store import claims, expiry, job_rows, sql
 from cronjobs.engine.store.ticks import NO_SIGNS, DeathSigns, signs_of_death
 from cronjobs.engine.tick import turn as turns
+from cronjobs.engine.tick.claim_planner import WARY_ROWS
 from cronjobs.engine.tick.loop import Loop
 from cronjobs.engine.tick.result import NOTHING_DUE
 from cronjobs.errors import DatabaseBusy, DatabaseError, DatabaseUnreachable
@@ -413,7 +414,7 @@ def claims_alone(url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) ->
     return found[0]
 
 
-@pytest.mark.parametrize(("deaths", "alone"), [(0, 0), (1, turns.WARY_ROWS), (2, 2 * turns.WARY_ROWS)])
+@pytest.mark.parametrize(("deaths", "alone"), [(0, 0), (1, WARY_ROWS), (2, 2 * WARY_ROWS)])
 def test_a_tick_that_was_killed_does_not_slow_down_all_of_the_next_one(
     database_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, deaths: int, alone: int
 ) -> None:
@@ -427,11 +428,11 @@ def test_a_tick_that_was_killed_does_not_slow_down_all_of_the_next_one(
         with opened(database_url) as database, database.write() as connection:
             connection.execute(text("DELETE FROM cronjobs_jobs"))
     with opened(database_url) as database, database.write() as connection:
-        enqueue_many(connection, "t.keep", [{"n": n} for n in range(2 * turns.WARY_ROWS)])
+        enqueue_many(connection, "t.keep", [{"n": n} for n in range(2 * WARY_ROWS)])
     clock.advance(LATER)
     assert claims_alone(database_url, clock, monkeypatch) == alone
     assert set(ran.values()) == {1}
-    assert len(ran) == 2 * turns.WARY_ROWS
+    assert len(ran) == 2 * WARY_ROWS
 
 
 CHANGES = {

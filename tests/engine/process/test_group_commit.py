@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.ticking import Project
 
-from cronjobs.engine.tick.turn import MOST_AHEAD
+from cronjobs.engine.tick.claim_planner import MOST_AHEAD
 
 WORKERS = 4
 JOBS = 300

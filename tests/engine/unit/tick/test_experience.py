@@ -12,8 +12,8 @@ import pytest
 from cronjobs.engine.config.settings import RunSettings, Settings
 from cronjobs.engine.execution.attempt import InFlight
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.tick.claim_planner import LEAST_ENDS, ClaimPlanner, Experience
 from cronjobs.engine.tick.result import TickFilter
-from cronjobs.engine.tick.turn import LEAST_ENDS, ClaimPlanner, Experience
 from cronjobs.model import RetryPolicy
 
 DEFAULT = timedelta(seconds=18)

@@ -27,12 +27,13 @@ from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.lease import heartbeat_s, lease_margin_s
 from cronjobs.engine.store.leases import FinishResult, Renewal
 from cronjobs.engine.tick import loop as loop_module
+from cronjobs.engine.tick.claim_planner import GROUP
 from cronjobs.engine.tick.long_jobs import ADOPTED
 from cronjobs.engine.tick.loop import CUT_LEASE, EXIT_MARGIN_S, STOP_MARGIN_S, Loop
 from cronjobs.engine.tick.pacing import LIMIT_REACHED, NO_SLOT, NO_WRITES, POLL_S, TIME_IS_UP, UNBEGUN_S
 from cronjobs.engine.tick.result import NOTHING_DUE, TickFilter
 from cronjobs.engine.tick.trouble import FAULT
-from cronjobs.engine.tick.turn import GROUP, Batch, BatchResult
+from cronjobs.engine.tick.turn import Batch, BatchResult
 from cronjobs.engine.tick.watchdog import HARD_AFTER_S, PAST_DEADLINE_S, Watchdog
 from cronjobs.errors import (
     BadValue,
