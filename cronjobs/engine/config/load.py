@@ -140,7 +140,7 @@ def _secrets(
     # Tables show the values of these keys, so the values are not masked.
     public = {values.get(key) for key in ("project", "environment", "timezone", "schema")}
     if is_public_url(variables[""]):
-        # Messages name the database by its URL without the password, so the URL is not masked.
+        # This URL contains no secret, and messages name the database by it, so do not mask it.
         public.add(variables[""])
     return frozenset(found - public)
 
