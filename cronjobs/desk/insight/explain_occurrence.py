@@ -303,7 +303,7 @@ def _outage(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list
 
 
 def _kept_from_starting(after: TickFacts | None) -> list[str]:
-    """Explain why no tick started before *after*, the first tick that started. Return [] if it recorded no reason."""
+    """Explain why ticks could not start until the tick *after* did. Return [] if that tick recorded no reason."""
     if after is None or not after.kept_from_starting:
         return []
     return [f"{capital(did_not_start(f'host {name(after.host)}', after.kept_from_starting))}."]

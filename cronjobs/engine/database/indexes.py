@@ -122,7 +122,7 @@ Index(
     postgresql_where=text("substr(job_type, 1, 5) = 'exec:' AND started_at IS NOT NULL"),
     sqlite_where=text("substr(job_type, 1, 5) = 'exec:' AND started_at IS NOT NULL"),
 )
-# Finds the job that had a key before that job was cancelled.
+# Finds a cancelled job by the idempotency key that it released when it was cancelled.
 Index(
     "cronjobs_jobs_released_key_idx",
     jobs.c.released_key,

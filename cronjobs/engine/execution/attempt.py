@@ -207,7 +207,7 @@ class Attempt:
 
 
 def mismatch(fault: str) -> Failed:
-    """Return the outcome for a payload of which a name or a type does not fit the handler.
+    """Return the outcome for a payload that does not fit the handler: a key, or the type of a value, is wrong.
 
     The job is retried, because newer code may accept the payload.
     """
