@@ -168,8 +168,8 @@ def settings_of_ticks(file: Path, text: str) -> Settings:
 
 
 def _left_as_comments(file: Path, old: str) -> str:
-    """Describe who runs the lines that swap commented out, after ``remove``: another host of the project, or nobody."""
-    comments = "the lines that swap commented out are still comments"
+    """Describe who runs the lines that "crontab swap" commented out: another host of the project, or nobody."""
+    comments = 'the lines that "cronjobs crontab swap" commented out are still comments'
     back = f"cronjobs crontab restore --config {one_line(str(file), 300)}"
     try:
         others = other_hosts(settings_of_ticks(file, old), host.environment(old, file))

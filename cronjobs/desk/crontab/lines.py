@@ -190,7 +190,7 @@ def setting(line: str, cron: Cron) -> tuple[str, str] | None:
 
 
 def settings_above(crontab: str, config: Path) -> dict[str, str]:
-    """Return the settings above the block of *config*, which apply to the block. A later setting wins. crontab(5)
+    """Return the settings above the block of *config*, which apply to the block. A later setting wins (crontab(5)).
 
     The function uses cronie's rules, which accept more settings, so that warnings and trial ticks do not miss a
     setting.

@@ -173,8 +173,8 @@ def _died(job_type: str, since: datetime, watch: Watched) -> bool:
 class FailingRuns:
     """A schedule's last runs, all failed, newest first. ``most``: the ``warn_after_failures`` that they reached.
 
-    ``began_at``: when the schedule began to fail. Before then, an earlier run had not ended, or the first failed run
-    was not due yet.
+    ``began_at``: when the schedule began to fail. That is the latest of three instants: the first failed run was due,
+    the last good run before it ended, and a run that someone triggered succeeded.
     """
 
     rows: list[OccurrenceResult]

@@ -152,7 +152,7 @@ def enqueue(
         meta: a few short strings for finding the job, such as a trace id.
         enqueued_by: who enqueues the job, for the audit trail. The default is the database user and the application
             name; on SQLite, the user and the program.
-        on_conflict: "keep" leaves the job that has the key unchanged. "replace" updates that job to match this call,
+        on_conflict: "keep" does not change the job that has the key. "replace" updates that job to match this call,
             unless the job is cancelled or a runner has claimed it.
         schema: on PostgreSQL, the schema that contains the tables. If None, the search_path is used.
         wait: how long to wait for room if *target* is an Engine and the queue is full (default: 30 s).

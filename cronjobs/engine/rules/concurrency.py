@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-_IS_BAD: Final = ' of the file is bad ("cronjobs check" says why), so none of its jobs begins'
+_IS_BAD: Final = ' in the file is bad ("cronjobs check" says why), so no job that it limits begins'
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def in_the_past(reached: str) -> str:
     A tick recorded the sentence some time ago. Since then the limit may have changed, or may have room again.
     """
     if reached.endswith(_IS_BAD):
-        return reached.removesuffix(_IS_BAD) + " of the file was bad, so none of its jobs began"
+        return reached.removesuffix(_IS_BAD) + " in the file was bad, so no job that it limits began"
     return '" was reached ('.join(reached.rsplit('" is reached (', 1)) if reached.startswith('limit "') else reached
 
 

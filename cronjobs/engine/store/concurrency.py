@@ -133,8 +133,8 @@ def late_behind_others(
     runnable: Collection[str] | None,
     held: Full,
 ) -> dict[tuple[str, str], LateBehind]:
-    """Count, by queue and type, the jobs that have been due for longer than *late* and could not run during all that
-    time.
+    """Count, by queue and type, the jobs that have been due for longer than *late*, but were kept from running for at
+    least part of that time.
 
     Such a job waited for a limit or for another job of its schedule, or it was created late, for a past occurrence.
     *runnable* has the same meaning as in ``ClaimFilter``. *held* are the limits that held jobs back recently. No job

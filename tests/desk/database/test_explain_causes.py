@@ -308,8 +308,8 @@ def test_the_jobs_that_come_before_a_job_are_counted(
     [
         (
             "0",
-            'limit "api:" of the file was bad, so none of its jobs began.',
-            'limit "api:" of the file is bad ("cronjobs check" says why), so none of its jobs begins.',
+            'limit "api:" in the file was bad, so no job that it limits began.',
+            'limit "api:" in the file is bad ("cronjobs check" says why), so no job that it limits begins.',
         ),
         (
             "1",

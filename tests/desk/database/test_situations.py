@@ -666,7 +666,7 @@ def test_a_bad_limit(world: World, limits: str, bad: str) -> None:
     job_id = put(world.database, job_type="t.work", concurrency_key="api:1")
     world.tick()
     told = world.ask(str(job_id))
-    assert f'{bad} of the file is bad ("cronjobs check" says why), so none of its jobs begins.' in told
+    assert f'{bad} in the file is bad ("cronjobs check" says why), so no job that it limits begins.' in told
     [said] = found(world).values()
     assert said.endswith("; 1 due job waits because of this fault")
     assert alarm(world) == 1
