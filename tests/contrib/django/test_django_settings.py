@@ -177,7 +177,7 @@ def test_what_cannot_be_used_is_said_with_its_place_and_without_a_password(folde
         with pytest.raises(ConfigError, match=r'cronjobs\.yaml:2:11: database: .*no entry "nowhere"'):
             load(None, environ={})
         assert load(None, environ={}, need_database=False).database == ""
-    with django_project("sqlite:///:memory:"), pytest.raises(ConfigError, match="in memory"):
+    with django_project("sqlite:///:memory:"), pytest.raises(ConfigError, match="in-memory"):
         load(None, environ={})
 
 

@@ -63,6 +63,7 @@ TABLES = ["alerts", "findings", "acks", "job_runs", "jobs", "occurrences", "sche
 TABLES += ["job_type_lists", "queues"]
 # Findings of which the rule here knows nothing; they may always be there.
 BESIDE = {"failing", "failing_type", "slower", "full", "late", "pause", "schedule", "dead", "lease", "crashing"}
+BESIDE |= {"clock"}
 # Findings that account for an occurrence of any schedule that did not run.
 OF_ANY = {"dead", "late", "pause", "no_tick"}
 

@@ -171,7 +171,7 @@ REFUSED = [
     ("0 0 12 * * ? 2026", 12, 'seconds and years are not supported; without them this is "0 12 * * *"', None),
     ("0 0 12 ? * 2", 12, 'this is "0 12 * * 2" (weekdays count from 0, Sunday, not from 1)', None),
     ("0 12 * * * 2026", 12, 'years are not supported; without them this is "0 12 * * *"', None),
-    ("0 0 25 * * *", 12, 'this one 6: write "minute hour day month weekday"', None),
+    ("0 0 25 * * *", 12, 'this one has 6: write "minute hour day month weekday"', None),
     ("0 2 * * * /usr/bin/backup --all", 11, "put the rest of the crontab line", None),
     ("0 2 * * * root run-parts /etc", 11, 'which is what runs, in the key "command"', None),
     ("٣ * * * *", 1, "(U+0663) cannot be part", False),
