@@ -151,7 +151,8 @@ class _Bookkeeper:
         self.cover = bytearray(len(self.due))
         self.differences: list[Difference] = []
         self.unnamed = {job.at / MICROS: job for job in account.unnamed}
-        self.gone_early = 0  # occurrences whose job is missing although today's retention keeps it
+        # Occurrences whose job is missing, although under today's retention it cannot have been pruned yet.
+        self.gone_early = 0
 
     def book(self) -> Book:
         if not self.days:

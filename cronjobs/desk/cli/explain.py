@@ -246,7 +246,7 @@ def _unknown(
 def _no_schedule(name: str, known: Sequence[str]) -> str:
     near = get_close_matches(name, list(dict.fromkeys(known)), 3)
     meant = " or ".join(safe(each, 80) for each in near)
-    hint = f"did you mean {meant}?" if near else '"cronjobs schedules list" lists all'
+    hint = f"did you mean {meant}?" if near else '"cronjobs schedules list" lists all schedules'
     return f'there is no schedule or job type "{safe(name, 80)}": {hint}'
 
 

@@ -118,7 +118,7 @@ def seconds(value: Any) -> float | None:
 
 @dataclass(frozen=True)
 class ClaimPolicies:
-    """The policies of all types that a claim may take, as JSON texts.
+    """For each job type whose jobs a claim may take: the policy of the type, as JSON text.
 
     ``usual`` applies to all types that are not in ``others``. Most types share one policy, so this form is short. It
     must be short, because a claim may be sent a hundred times a second.

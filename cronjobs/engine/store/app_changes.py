@@ -111,7 +111,7 @@ def _reschedule_on_sqlite(
 
 
 def _take_write_lock(connection: Connection) -> None:
-    """Wait for other writers to finish. Then every time that we read from here on is later than the times that they
+    """Wait for other writers to finish. Then each time that we read from the clock is later than every time that they
     wrote.
 
     Call this first: on SQLite, a transaction that began with a SELECT cannot always become a write transaction.

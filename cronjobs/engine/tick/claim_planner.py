@@ -162,8 +162,8 @@ class ClaimPlanner:
     def admission(self, remaining: timedelta, in_flight: InFlight) -> ClaimFilter:
         """Return the filter for jobs that end before the tick does, so that the tick need not interrupt any.
 
-        A job passes the filter if its timeout fits into *remaining*, or if the time that earlier jobs of its type lead
-        us to expect does.
+        A job passes the filter if its timeout fits into *remaining*. It also passes if its expected time, known from
+        earlier jobs of its type, fits.
         """
         longest, known = self.longest, self._known()
         short = {name: job_type for name, job_type in known.items() if not job_type.is_long(longest)}
