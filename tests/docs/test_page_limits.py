@@ -82,6 +82,6 @@ def test_status_tells_programs_who_waits_for_which_limit(two_run: Project) -> No
 def test_a_bad_limit_is_what_a_job_waits_for_and_a_tick_ends_with_3(two_run: Project) -> None:
     file = two_run.folder / "cronjobs.yaml"
     file.write_text(file.read_text().replace('"smtp:": 2', '"smtp:": two'))
-    assert 'limit "smtp:" of the file is bad' in " ".join(two_run.call("explain", "3").out.split())
+    assert 'limit "smtp:" in the file is bad' in " ".join(two_run.call("explain", "3").out.split())
     assert two_run.run("run-due").code == 3
     assert [job["status"] for job in two_run.jobs()] == ["running", "running", "queued"]

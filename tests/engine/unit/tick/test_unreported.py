@@ -27,7 +27,7 @@ def test_two_ticks_that_end_at_once_leave_no_line_behind(folder: Path, monkeypat
     for tick in (first, second):
         tick.begin()
     second.reported(KILLED)
-    looked, ending = threading.Event(), threading.Thread(target=second.end)
+    looked, put_back, ending = threading.Event(), threading.Event(), threading.Thread(target=second.end)
     take = State.take
 
     def taken_by_first(state: State, name: str) -> str | None:
@@ -38,9 +38,14 @@ def test_two_ticks_that_end_at_once_leave_no_line_behind(folder: Path, monkeypat
         assert looked.wait(10)
         return content
 
+    def pause(_seconds: float) -> None:
+        looked.set()
+        assert put_back.wait(10)
+
     monkeypatch.setattr(State, "take", taken_by_first)
-    monkeypatch.setattr(clock, "sleep", lambda seconds: looked.set())
+    monkeypatch.setattr(clock, "sleep", pause)
     first.end()
+    put_back.set()
     ending.join()
     assert [*folder.iterdir()] == []
 
