@@ -329,11 +329,12 @@ class Effect:
                 return
             if self._single_call and error is not None:
                 self._did_nothing = self._did_nothing or unsent.did_nothing(error, self._handled_before)
-            if error is not None:
-                if self._did_nothing and self.result is None and not self.unknown:
-                    self._ledger.withdraw(self.key)
             # A call after did_nothing() may have done the effect. Only a result shows that.
-            elif self._did_nothing and self.result is None:
+            nothing = self._did_nothing and self.result is None
+            if error is not None:
+                if nothing and not self.unknown:
+                    self._ledger.withdraw(self.key)
+            elif nothing:
                 raise UsageError(
                     f"the block of the effect {self.key} called did_nothing() and then ended without an exception, so "
                     "nobody knows whether the effect happened: raise an exception, or set effect.result if a later "

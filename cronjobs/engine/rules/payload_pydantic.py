@@ -293,7 +293,7 @@ _WORDS: Final = {
     "tuple_type": "is not a list",
     "set_type": "is not a list",
     "frozen_set_type": "is not a list",
-    "set_item_not_hashable": "is not hashable, as a list or an object is not, so it cannot be in a set",
+    "set_item_not_hashable": "is a list or an object, and a set can contain neither",
 }
 _LIMITS: Final = frozenset(
     {"gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "max_digits", "decimal_places", "pattern"}

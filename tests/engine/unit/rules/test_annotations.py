@@ -27,7 +27,7 @@ from cronjobs.engine.rules.payload import payload_fault
 
 # Older versions of pydantic raise Python's own error, which names no place.
 UNHASHABLE = (
-    "payload.p[0] is not hashable, as a list or an object is not, so it cannot be in a set"
+    "payload.p[0] is a list or an object, and a set can contain neither"
     if "set_item_not_hashable" in get_args(ErrorType)
     else "payload.p is refused: TypeError: unhashable type: 'list'"
 )
