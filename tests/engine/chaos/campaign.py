@@ -92,7 +92,7 @@ class Feeder(threading.Thread):
                     enqueue(connection, job.job_type, job.payload, priority=job.priority, idempotency_key=job.key)
         except DatabaseError:
             self.refused += 1
-            time.sleep(0.02)
+            self._enough.wait(0.02)
         else:
             self.fed += len(batch)
 
