@@ -2594,4 +2594,32 @@ MUTANTS = (
         "self.tick.deadline",
         ("tests/engine/database/test_extras.py::test_an_extra_has_to_end_before_the_watchdog",),
     ),
+    Mutant(
+        "a tick that is killed in the import of the handlers leaves no trace",
+        "cronjobs/engine/tick/work.py",
+        "        self.tick.row.importing = True\n        runnable = self._begin_row(lambda connection: ",
+        "        with self.tick.database.read() as connection:\n            runnable = (",
+        (
+            "tests/engine/database/test_tick.py::test_a_tick_records_that_it_imports_the_handlers_until_the_import_has_ended",
+        ),
+    ),
+    Mutant(
+        "a tick that is killed by a job is blamed on the import of the handlers",
+        "cronjobs/engine/store/ticks.py",
+        ', "did": row.get("did")}',
+        "}",
+        (
+            "tests/engine/database/test_tick.py::test_a_tick_records_that_it_imports_the_handlers_until_the_import_has_ended",
+        ),
+    ),
+    Mutant(
+        "an extra that imports the handlers overwrites the end of the tick",
+        "cronjobs/engine/tick/tick_row.py",
+        "        self._ended = True\n",
+        "",
+        (
+            "tests/engine/database/test_extras.py"
+            "::test_an_import_that_only_an_extra_needs_leaves_the_row_of_the_ended_tick_as_it_is",
+        ),
+    ),
 )

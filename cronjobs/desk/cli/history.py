@@ -55,7 +55,7 @@ from cronjobs.desk.insight.shortened_history import (
 )
 from cronjobs.desk.insight.watched import FORGOTTEN, STEADY_TICKS, last_sign, late_after, quiet_after, silent_hosts
 from cronjobs.desk.rules import pausing
-from cronjobs.desk.rules.tick_rows import did_of, outages_in, texts_in
+from cronjobs.desk.rules.tick_rows import did_of, no_end, outages_in, texts_in, was_importing
 from cronjobs.desk.store import explaining
 from cronjobs.desk.store import history as store
 from cronjobs.desk.store.history import FOREVER
@@ -368,6 +368,7 @@ def _without_end(connection: Connection, asked: _Asked, every: timedelta, now: d
     until = min(now - late_after(every), asked.end)
     return [
         {"kind": "tick", "started_at": row.started_at, "finished_at": None, "host": row.host}
+        | {"importing": was_importing(row.did)}
         for row in store.ticks_without_end(connection, asked.begin, until, READ_AT_MOST)
     ]
 
@@ -625,10 +626,8 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
                 return f"effect {safe(entry['effect'], 200)} of {_jobs_text(entry)} as {verdict}, by {by}{why}"
             return f"{_jobs_text(entry)}{were}{stop} by {by}{until}{why}"
         case "tick":
-            return (
-                f"a tick of host {safe(entry['host'], 40)} never recorded its end: the tick was killed, or lost the "
-                "database"
-            )
+            why = no_end(1, int(entry["importing"]))
+            return f"a tick of host {safe(entry['host'], 40)} never recorded its end: {why}"
         case "clock":
             ahead, back = entry["finished_at"], entry["started_at"]
             span = f"{times.clock(back)} and {LocalTimes(back, times.timezone).clock(ahead)}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from cronjobs.desk.insight.kept_from_starting import Causes
 from cronjobs.engine.rules.occurrences import BACKFILLED, RAN_EARLY
@@ -61,10 +61,19 @@ class TickFacts:
     schedules_off: bool = False
     # Why the tick could not use the database for some time, or None.
     away: str | None = None
+    # The tick has not recorded its end. When it last wrote its row, it was importing the handlers.
+    importing: bool = False
 
     @property
     def last_sign_at(self) -> datetime:
         return self.finished_at or self.started_at
+
+
+class KilledTicks(NamedTuple):
+    """How many ticks never recorded their end. ``importing`` of them were importing the handlers."""
+
+    ticks: int
+    importing: int
 
 
 @dataclass(frozen=True)
@@ -281,6 +290,7 @@ class JobFacts:
     known: bool = True  # whether the job type is registered here
     timeout_s: float | None = None
     passed_over: NotStartedRecord | None = None
+    killed: KilledTicks | None = None  # the ticks that could have started the first attempt
     type_facts: TypeFacts | None = None  # set if the job waits and its type is unknown here or to the ticks
     out_of_reach: Excluded | None = None
     misfit_since: datetime | None = None  # when a tick first found that the payload does not fit the handler

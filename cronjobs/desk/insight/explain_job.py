@@ -42,6 +42,7 @@ from cronjobs.desk.insight.explain_phrases import (
 from cronjobs.desk.insight.formatting import LocalTimes, long_jobs_off
 from cronjobs.desk.insight.judged_types import MENDED_OR_ENVIRONMENT
 from cronjobs.desk.insight.kept_from_starting import did_not_start
+from cronjobs.desk.rules.tick_rows import no_end
 from cronjobs.engine.rules.concurrency import in_the_past
 from cronjobs.engine.rules.ending import GAVE_UP
 from cronjobs.engine.rules.error_groups import class_and_text, says_class
@@ -163,12 +164,19 @@ def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
 
 
 def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
-    """Explain why the last tick that found the job due did not start it."""
+    """Explain why the ticks that found the job due did not start it."""
+    killed = []
+    if job.killed is not None:
+        count, why = job.killed.ticks, no_end(*job.killed)
+        killed = [f"{count:,} {'tick' if count == 1 else 'ticks'} did not start it, and never recorded an end: {why}."]
     if job.passed_over is None:
-        return []
+        return killed
     tick = job.passed_over.tick
     again = " again" if job.passed_over.again else ""
-    return [f"{capital(tick_that_began(tick, times))} did not start it{again}: {in_the_past(job.passed_over.why)}."]
+    return [
+        *killed,
+        f"{capital(tick_that_began(tick, times))} did not start it{again}: {in_the_past(job.passed_over.why)}.",
+    ]
 
 
 def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
@@ -534,7 +542,9 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         return [sentence, *ends] + ([f"When it is due, it will still wait: {why}."] if why else [])
     if not why:
         last = around.last_tick
-        began = f" (the last tick began at {times.clock(last.started_at)} on {name(last.host)})" if last else ""
+        at = f"at {times.clock(last.started_at)} on {name(last.host)}" if last else ""
+        doing = ", and last recorded that it was importing the handlers" if last and last.importing else ""
+        began = f" (the last tick began {at}{doing})" if last else ""
         why = f"{_ahead(job.ahead)}the next tick with a free worker will run it{began}"
         if job.passed_over is not None and job.passed_over.too_short:
             why = (

@@ -24,7 +24,7 @@ from cronjobs.desk.insight.same_cause import (
 )
 from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.desk.insight.watched import TwoFiles, last_sign, quiet_after
-from cronjobs.desk.rules.tick_rows import did_of
+from cronjobs.desk.rules.tick_rows import did_of, no_end
 from cronjobs.engine.config.keys import FILE
 from cronjobs.engine.config.load import DISABLED
 from cronjobs.engine.config.settings import Settings
@@ -142,8 +142,8 @@ def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[F
         yield Finding("ending", text, since=found.since, command=command, subject=host, rows=(str(found.job_id),))
     for host, killed in sorted(health.watch.killed.items()):
         text = (
-            f"in the last {rough(killed.within)}, {killed.ticks} ticks of host {host} never recorded their end: they "
-            "were killed or lost the database"
+            f"in the last {rough(killed.within)}, {killed.ticks} ticks of host {host} never recorded their end: "
+            f"{no_end(killed.ticks, killed.importing)}"
         )
         # Look back twice as far, so that the command still shows these ticks if someone types it later.
         command = _history(max(_LOOK_BACK, 2 * killed.within))

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 from cronjobs import masking
 from cronjobs.desk.rules.pausing import what
+from cronjobs.desk.rules.tick_rows import was_importing
 from cronjobs.engine.tick.result import NOTHING_DUE, did_in_words
 from cronjobs.model import Status, in_zone, rough
 from cronjobs.text import one_line
@@ -66,11 +67,13 @@ def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta, *, 
     done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
     # A tick completes its row last of all, so this tick has not ended.
     if tick["finished_at"] is None:
+        over = now - tick["started_at"] >= at_work_within(budget) if gone is None else gone
         if gone is None:
-            may_work = now - tick["started_at"] < at_work_within(budget)
-            ended = "no end recorded yet" if may_work else "did not end; was it killed?"
+            ended = "did not end; was it killed?" if over else "no end recorded yet"
         else:
             ended = "its process is gone" if gone else "at work"
+        if was_importing(tick["did"]):
+            ended += f"; it {'was' if over else 'is'} importing the handlers"
     else:
         ended = safe(tick["ended"])
     # Say only "no job", since schedules that the tick could not fire may be due.

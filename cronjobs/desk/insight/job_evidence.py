@@ -17,6 +17,7 @@ from cronjobs.desk.insight.explain_facts import (
     Excluded,
     JobFacts,
     JobLife,
+    KilledTicks,
     LateTry,
     LedgerFacts,
     NotStartedRecord,
@@ -27,6 +28,7 @@ from cronjobs.desk.insight.explain_facts import (
     Triggered,
     TypeFacts,
 )
+from cronjobs.desk.insight.formatting import at_work_within
 from cronjobs.desk.insight.judged_types import judged_types
 from cronjobs.desk.insight.kept_from_starting import kept_from_starting, kept_from_starting_here, recorded_causes
 from cronjobs.desk.insight.releasing import Holders
@@ -41,7 +43,7 @@ from cronjobs.desk.insight.waiting import options_against
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.desk.rules.pausing import of_queue
 from cronjobs.desk.rules.settling import settled_effect
-from cronjobs.desk.rules.tick_rows import did_of, outages_in, texts_in
+from cronjobs.desk.rules.tick_rows import did_of, outages_in, texts_in, was_importing
 from cronjobs.desk.store import explaining
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.settings import Settings
@@ -109,7 +111,8 @@ def tick_facts(row: Any) -> TickFacts:
     entries = tuple(texts_in(row.did, "broken").items())
     kept = kept_from_starting(row.did)
     away = next((each.why for each in outages_in(row.did)), None)
-    return TickFacts(row.host, row.started_at, row.finished_at, entries, kept, row.schedules_on == 0, away)
+    importing = was_importing(row.did)
+    return TickFacts(row.host, row.started_at, row.finished_at, entries, kept, row.schedules_on == 0, away, importing)
 
 
 def settler_of(connection: Connection, row: Any) -> TickFacts | None:
@@ -190,6 +193,7 @@ def job_facts(
             type_facts=of_types.get(row.job_type) if waits else None,
             passed_over=passed.get(row.id),
             out_of_reach=beyond.get(row.id),
+            killed=_killed(connection, row, attempts.get(row.id, ()), around, settings) if len(rows) == 1 else None,
             cluster_worker=on_clusters.get(row.id),
             executor=job_type.executor if job_type is not None else None,
             long_places=(
@@ -233,7 +237,7 @@ def _passed_over(
     includes the job even if its last attempt has started since.
     """
     now = around.now
-    due = {row.id: now for row in rows if row.status in ("queued", "failed") and row.run_at <= now}
+    due = {row.id: now for row in rows if _waits_due(row, now)}
     waiting = due.keys()
     if not due and len(rows) == 1 and (begun := attempts.get(rows[0].id)):
         due = {rows[0].id: begun[-1].started_at}
@@ -271,6 +275,22 @@ def _passed_over(
                 )
                 break
     return found, beyond
+
+
+def _waits_due(job: Any, now: datetime) -> bool:
+    return bool(job.status in ("queued", "failed") and job.run_at <= now)
+
+
+def _killed(
+    connection: Connection, job: Any, attempts: Sequence[AttemptFacts], around: Now, settings: Settings
+) -> KilledTicks | None:
+    """Return the ticks that should have run the job and were killed, until now or until its first attempt began."""
+    until = around.now if _waits_due(job, around.now) else attempts[0].started_at if len(attempts) == 1 else None
+    if until is None:
+        return None
+    begun_by = around.now - at_work_within(settings.run.budget)  # a later tick may still be at work
+    found = explaining.killed_between(connection, max(job.run_at, job.created_at), until, begun_by)
+    return KilledTicks(found.ticks, found.importing) if found.ticks else None
 
 
 def _long_jobs_off(ticks: Sequence[Any], job: Any, within: timedelta) -> tuple[str, ...]:

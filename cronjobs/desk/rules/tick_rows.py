@@ -19,6 +19,18 @@ def texts_in(did: Any, kind: str) -> dict[str, str]:
     return {str(where): str(what) for where, what in found.items()} if isinstance(found, Mapping) else {}
 
 
+def was_importing(did: Any) -> bool:
+    """Return whether a tick without an end was importing the handlers when it last wrote its row."""
+    return did_of(did).get("importing") is True
+
+
+def no_end(ticks: int, importing: int) -> str:
+    """Say why *ticks* never recorded their end. *importing* of them were importing the handlers."""
+    which = "" if ticks == 1 else "each " if importing == ticks else f"{importing:,} of them "
+    during = f", {which}while importing the handlers" if importing else ""
+    return f"{'it was' if ticks == 1 else 'they were'} killed or lost the database{during}"
+
+
 class Away(NamedTuple):
     """A time in which a tick could not use the database."""
 

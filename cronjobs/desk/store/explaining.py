@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, select
 
-from cronjobs.desk.store.status_facts import TRIGGERS_READ, triggered_job
+from cronjobs.desk.store.status_facts import NUMBER_IMPORTING, TRIGGERS_READ, triggered_job
 from cronjobs.desk.store.tailing import JOB_PROGRESS
 from cronjobs.desk.store.trail import has_id
 from cronjobs.engine.database.tables import audit, occurrences, pauses, schedules, ticks
@@ -334,6 +334,23 @@ def records_between(connection: Connection, begin: datetime, end: datetime) -> S
         .order_by(lately.c.started_at.desc(), lately.c.id.desc())
     )
     return found.all()
+
+
+def killed_between(connection: Connection, begin: datetime, end: datetime, begun_by: datetime) -> Row[Any]:
+    """Count the ticks from *begin* to *end* that never recorded their end, although their host ticked again by *end*.
+
+    ``importing`` of these ``ticks`` were importing the handlers. Ticks that began after *begun_by* do not count.
+    """
+    return run(
+        connection,
+        f"""
+        SELECT count(*) AS ticks, {NUMBER_IMPORTING} AS importing FROM {TICKS} t
+        WHERE t.started_at >= :begin AND t.started_at <= :end AND t.started_at <= :begun_by AND t.finished_at IS NULL
+          AND EXISTS (SELECT 1 FROM {TICKS} l WHERE l.host = t.host AND l.id > t.id AND l.started_at <= :end)""",
+        begin=begin,
+        end=end,
+        begun_by=begun_by,
+    ).one()
 
 
 def last_tick_that_knew(connection: Connection, job_type: str) -> Row[Any] | None:

@@ -434,7 +434,7 @@ def ticks_without_end(connection: Connection, since: datetime, until: datetime, 
     """Return the newest *limit* ticks that began from *since* to *until* and never recorded their end."""
     return run(
         connection,
-        f"""SELECT t.host, t.started_at FROM {TICKS} t
+        f"""SELECT t.host, t.started_at, t.did FROM {TICKS} t
            WHERE t.started_at >= :since AND t.started_at < :until AND t.finished_at IS NULL
            ORDER BY t.started_at DESC LIMIT :limit""",
         since=since,

@@ -416,11 +416,19 @@ def misdated(connection: Connection, by: timedelta) -> list[Misdated]:
     return [Misdated(row.id, row.job_type, row.status, row.run_at) for row in rows]
 
 
+# How many of these ticks were importing the handlers when they last wrote their rows.
+NUMBER_IMPORTING: Final = "count(CASE WHEN CAST(t.did AS text) LIKE '%\"importing\"%' THEN 1 END)"
+
+
 @dataclass(frozen=True)
 class Killed:
-    """The ticks of a host that began in the last ``within`` and did not end: how many, and when this began."""
+    """The ticks of a host that began in the last ``within`` and did not end: how many, and when this began.
+
+    ``importing`` of them were importing the handlers.
+    """
 
     ticks: int
+    importing: int
     since: datetime
     within: timedelta
 
@@ -433,7 +441,7 @@ def killed_lately(connection: Connection, within: timedelta, longest: timedelta,
     rows = run(
         connection,
         f"""
-        SELECT t.host, count(*) AS ticks FROM {TICKS} t
+        SELECT t.host, count(*) AS ticks, {NUMBER_IMPORTING} AS importing FROM {TICKS} t
         WHERE t.started_at >= {SOME_AGO} AND t.started_at <= {_LATER_AGO} AND t.finished_at IS NULL
         GROUP BY t.host HAVING count(*) >= :least ORDER BY t.host""",
         ago_s=-within.total_seconds(),
@@ -441,7 +449,7 @@ def killed_lately(connection: Connection, within: timedelta, longest: timedelta,
         least=least,
     )
     return {
-        row.host: Killed(row.ticks, _killed_since(_ticks_of(connection, row.host), within), within)
+        row.host: Killed(row.ticks, row.importing, _killed_since(_ticks_of(connection, row.host), within), within)
         for row in rows.all()
     }
 

@@ -92,8 +92,8 @@ def overview(
 
 def begin_tick(connection: Connection, row: dict[str, Any]) -> int:
     """Write the row of a tick that has work, and return the row's id. ``end_tick`` completes the row."""
-    # The tick may load its handlers only after its first write, so write job_types again if the row exists.
-    return _put_tick(connection, row, {"job_types": row.get("job_types")})
+    # The tick may import its handlers only after its first write, so write what that changes if the row exists.
+    return _put_tick(connection, row, {"job_types": row.get("job_types"), "did": row.get("did")})
 
 
 class DeathSigns(NamedTuple):

@@ -25,7 +25,7 @@ class TickRow:
 
     ``fingerprint`` is None if the tick waits to apply its file (``applying.Verdict``), so that the next tick decides
     again. ``loaded`` has the tick's job types and the version of their code, or is None if the tick did not load
-    handlers.
+    handlers. ``importing`` is True while the tick imports the handlers.
     """
 
     identity: Identity
@@ -34,19 +34,22 @@ class TickRow:
     started_at: datetime | None = None
     fingerprint: str | None = None
     loaded: Loaded | None = None
+    importing: bool = False
     # Called before each statement that inserts the row. After its commit the tick may have recorded deaths.
     before_insert: Callable[[], None] = lambda: None
     written: bool = False  # whether a statement has written the row
-    _begun: bool = False
-    _types_recorded: bool = False
+    _recorded: tuple[bool, bool] | None = None  # the state that was written last, see ``_state``
+    _ended: bool = False
 
     def begin(self, connection: Connection) -> None:
-        """Insert the row in the transaction of the first write, and update it when the handlers are known."""
-        types = self.loaded is not None
-        if not self._begun or (types and not self._types_recorded):
+        """Insert the row in the transaction of the first write. Update it when the import begins, and when it ends."""
+        if not self._ended and self._recorded != self._state:
             # Even if this transaction rolls back, the last write writes the whole row.
-            self._begun, self._types_recorded = True, types
             self._insert(connection)
+
+    @property
+    def _state(self) -> tuple[bool, bool]:
+        return self.importing, self.loaded is not None
 
     def settle(self, connection: Connection) -> int:
         """Write the tick's row in a transaction that also writes ledger rows.
@@ -54,10 +57,10 @@ class TickRow:
         Return the id for those ledger rows to refer to. Each such transaction writes the tick's row again, because the
         previous transaction may have been rolled back.
         """
-        self._begun, self._types_recorded = True, self.loaded is not None
         return self._insert(connection)
 
     def _insert(self, connection: Connection) -> int:
+        self._recorded = self._state
         self.before_insert()
         id_ = ticks.begin_tick(connection, self._facts(connection))
         self.written = True
@@ -71,6 +74,8 @@ class TickRow:
             "ended": result.ended,
             "not_started": result.left() or None,
         }
+        # An extra may import the handlers after this.
+        self._ended = True
         ticks.end_tick(connection, self._facts(connection) | ends)
         self.written = True
         if ends["did"]:
@@ -87,9 +92,9 @@ class TickRow:
             "fingerprint": self.fingerprint,
             "schedules_on": int(self.schedules_on),
             "started_at": self.started_at,
-            # If the tick never ends, this host can prove with this entry that the tick is gone. ``end`` replaces the
-            # entry.
-            "did": {"runner": str(self.identity)},
+            # If the tick never ends, this host can prove with "runner" that the tick is gone, and "importing" says
+            # where it ended. ``end`` replaces both entries.
+            "did": {"runner": str(self.identity)} | ({"importing": True} if self.importing else {}),
             "job_types": self._recorded_types(connection),
         }
 

@@ -6,9 +6,9 @@ An idle tick runs 1,440 times a day, and does not import this module.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
@@ -19,7 +19,6 @@ from cronjobs.engine.execution.worker_threads import Workers
 from cronjobs.engine.jobs import job_types
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.jobs.source import source_hash
-from cronjobs.engine.rules.crashing_types import Crashing
 from cronjobs.engine.store.concurrency import running_by_key
 from cronjobs.engine.store.crashing_types import watched
 from cronjobs.engine.store.job_types import (
@@ -30,7 +29,7 @@ from cronjobs.engine.store.job_types import (
     unknown_to_schedules,
 )
 from cronjobs.engine.store.not_started import lanes_due
-from cronjobs.engine.store.ticks import DeathSigns, overran_lately, signs_of_death
+from cronjobs.engine.store.ticks import overran_lately, signs_of_death
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.engine.tick.log import start_reporter
 from cronjobs.engine.tick.loop import Loop
@@ -38,6 +37,8 @@ from cronjobs.engine.tick.not_started import OUT_OF_TIME, TickState, counted, re
 from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
 from cronjobs.engine.tick.turn import WRITE_PATIENCE_S
 from cronjobs.errors import DatabaseError
+
+Read = TypeVar("Read")
 
 NOTHING_CAN_START: Final = "no other due job can start here"
 
@@ -67,9 +68,10 @@ class Work:
         # Set the hard limit first, because importing handlers runs user code.
         self.tick.watchdog.harden(self.tick.settings.run.lease)
         within = remembered(self.tick.settings.run.every)
-        with self.tick.database.read() as connection:
-            runnable = runnable_types(connection, within)
+        self.tick.row.importing = True
+        runnable = self._begin_row(lambda connection: runnable_types(connection, within))
         loaded = job_types.load(self.tick.settings)
+        self.tick.row.importing = False
         return replace(loaded, elsewhere=(runnable or frozenset()) - loaded.types.keys())
 
     def prepare(self) -> Loop:
@@ -84,7 +86,9 @@ class Work:
         elif tick.tells_each:
             around = replace(around, on_start=start_reporter(tick.emit))
         tells_each = tick.tells_each or emit is not tick.emit
-        seen, signs = self._look()
+        seen, signs = self._begin_row(
+            lambda connection: (watched(connection), signs_of_death(connection, tick.settings.run.budget))
+        )
         self.loop = Loop(
             database=tick.database,
             job_types=types,
@@ -111,19 +115,19 @@ class Work:
         )
         return self.loop
 
-    def _look(self) -> tuple[list[Crashing], DeathSigns]:
-        """Return the types that may crash their runners, and the signs that reading a row killed a tick.
+    def _begin_row(self, read: Callable[[Connection], Read]) -> Read:
+        """Write this tick's row, so that a later tick can see if this one died and where, and return what *read* reads.
 
-        Write this tick's row before that, so that a later tick can see if this one died.
+        Importing handlers and reading a job's row can both kill a tick, so this is done before either.
         """
         try:
             with self.tick.database.write(patience=WRITE_PATIENCE_S, next_in_line=True) as connection:
                 self.tick.row.begin(connection)
-                return watched(connection), signs_of_death(connection, self.tick.settings.run.budget)
+                return read(connection)
         # If nothing can be written, only read. The loop will handle the error.
         except DatabaseError:
             with self.tick.database.read() as connection:
-                return watched(connection), signs_of_death(connection, self.tick.settings.run.budget)
+                return read(connection)
 
     def _overran(self) -> Collection[str] | None:
         """Return the job types whose jobs took longer than expected lately, or None if the database cannot be read."""
@@ -179,6 +183,7 @@ class Work:
         """Report job types that schedules or due jobs use but that no recent tick knew. Each such type counts as a
         fault.
         """
+        self.types()
         with self.tick.database.read() as connection:
             # Read the known types again, because another host may have started a tick while this one worked.
             present = self._present_types(connection)

@@ -479,10 +479,36 @@ def test_two_ticks_that_a_timer_killed(world: World) -> None:
     )
     shown = " ".join(world.cronjobs("history", "--since", "1h").out.split())
     assert "since 07:05:00 UTC: 2 ticks that did not end," in shown
-    never = "a tick of host alpha never recorded its end: the tick was killed, or lost the database"
+    never = "a tick of host alpha never recorded its end: it was killed or lost the database"
     assert f"08:01:00 no end {never}" in shown
     assert f"08:02:00 no end {never}" in shown
     assert alarm(world) == 1
+
+
+def test_ticks_that_were_killed_while_they_imported_the_handlers(world: World) -> None:
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work")
+    row = {"host": "alpha", "boot_id": "boot", "pid": 1, "version": "1", "did": {"runner": "a:b:1:1:1:x"}}
+    slow = row | {"did": row["did"] | {"importing": True}}
+    rows = [slow, row, slow, slow]
+    with world.database.write() as connection:
+        for minute, each in enumerate(rows, 1):
+            begun = {"tick": f"t{minute}", "started_at": utc(f"2026-03-02T08:0{minute}:00")}
+            connection.execute(insert(tables.ticks).values(each | begun))
+    world.go(utc("2026-03-02T08:04:30"))
+    last = "the last tick began at 08:04:00 on alpha, and last recorded that it was importing the handlers"
+    assert last in world.ask(str(job_id))
+    assert "it is importing the handlers" in world.cronjobs("status").out
+    world.tick(utc("2026-03-02T08:08:00"))
+    killed = "they were killed or lost the database, 3 of them while importing the handlers"
+    assert f"4 ticks did not start it, and never recorded an end: {killed}." in world.ask(str(job_id))
+    assert found(world)["ending:alpha"].endswith(f"4 ticks of host alpha never recorded their end: {killed}")
+    shown = " ".join(world.cronjobs("history", "--since", "1h").out.split())
+    assert "08:02:00 no end a tick of host alpha never recorded its end: it was killed or lost the database 08" in shown
+    assert shown.count("it was killed or lost the database, while importing the handlers") == 3
+    entries = world.cronjobs("history", "--since", "1h", "--json").json
+    assert [each["importing"] for each in entries if each["kind"] == "tick"] == [True, False, True, True]
 
 
 def test_the_list_of_schedules_shows_no_occurrence_that_a_pause_skips_and_why_an_entry_is_disabled(

@@ -11,11 +11,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from sqlalchemy import select
 from support.cases import judge
 from support.hosts import Host, put
 
 from cronjobs.clock import SYSTEM
 from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import ticks
 from cronjobs.engine.jobs import registry
 from cronjobs.engine.tick import extras
 from cronjobs.engine.tick.extras import Door, Hook, HookContext, RunSummary
@@ -107,6 +109,28 @@ def test_each_call_comes_once_in_its_place(host: Host, monkeypatch: pytest.Monke
     install(monkeypatch, "acme", hook_that(called, lambda _: None))
     did_its_work(host)
     assert called == ["begin", "before_work", "end"]  # the handlers are loaded: nobody is asked for them
+
+
+def test_an_import_that_only_an_extra_needs_leaves_the_row_of_the_ended_tick_as_it_is(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[bool] = []
+
+    class Wants(Hook):
+        def wants_handlers(self) -> bool:
+            return True
+
+        def end(self, summary: RunSummary) -> None:
+            loaded.append(summary.types is not None)
+
+    did_its_work(host)
+    install(monkeypatch, "acme", Wants)
+    host.tick()
+    assert loaded == [True]
+    with host.database.read() as connection:
+        [row] = connection.execute(select(ticks).order_by(ticks.c.id.desc()).limit(1)).all()
+    assert row.finished_at is not None
+    assert (row.did, row.job_types) == ({}, None)
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), UsageError("no"), SystemExit(3), KeyboardInterrupt()])

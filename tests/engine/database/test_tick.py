@@ -22,7 +22,7 @@ from cronjobs.engine.database.tables import jobs as jobs_table
 from cronjobs.engine.database.tables import meta as meta_table
 from cronjobs.engine.database.tables import schedules as schedules_table
 from cronjobs.engine.host.identity import Identity
-from cronjobs.engine.jobs import registry
+from cronjobs.engine.jobs import job_types, registry
 from cronjobs.engine.jobs.enqueue import enqueue
 from cronjobs.engine.probe import timer
 from cronjobs.engine.probe.idle_conditions import NOTHING_DUE
@@ -92,6 +92,26 @@ def in_force(database: Database) -> Any:
         return connection.execute(
             select(schedules_table.c.definition).where(schedules_table.c.name == "s")
         ).scalar_one()["cron"]
+
+
+def test_a_tick_records_that_it_imports_the_handlers_until_the_import_has_ended(
+    database: Database, host: Host, ask: Callable[[Any], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick that dies in the import leaves a trace, and one that dies in a job is not blamed on the import."""
+    seen = []
+
+    def note() -> None:
+        seen.extend(("importing" in row.did, row.finished_at) for row in ask(select(ticks.c.did, ticks.c.finished_at)))
+
+    load = job_types.load
+    monkeypatch.setattr(job_types, "load", lambda settings: (note(), load(settings))[1])
+    registry.job("t.note")(note)
+    put(database, job_type="t.note")
+    host.tick()
+    assert seen == [(True, None), (False, None)]
+    [row] = ask(select(ticks))
+    assert row.did["succeeded"] == 1
+    assert "importing" not in row.did
 
 
 # --- which definitions are in force -----------------------------------------------------------------------------------

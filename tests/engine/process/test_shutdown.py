@@ -266,6 +266,9 @@ def test_a_signal_in_a_slow_import_ends_the_tick_within_the_grace_and_spends_no_
     assert tick.gone_at is not None
     assert tick.gone_at - sent < 2.5
     assert sqlite_project.job(job_id)["attempts"] == 0
+    [(finished_at, did)] = sqlite_project.sql("SELECT finished_at, did FROM cronjobs_ticks")
+    assert finished_at is None
+    assert '"importing":true' in did
 
 
 def interrupted_again(tick: Tick) -> bool:

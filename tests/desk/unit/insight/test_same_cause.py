@@ -308,7 +308,7 @@ def test_the_last_attempt_of_a_schedule_that_warns_after_one_was_lost() -> None:
 @pytest.mark.parametrize(("every", "since"), [(timedelta(seconds=30), "1h"), (MINUTE, "1h"), (5 * MINUTE, "3h20m")])
 def test_the_command_about_killed_ticks_looks_back_as_far_as_the_finding(every: timedelta, since: str) -> None:
     health = facts()
-    killed = {"web1": Killed(2, NOW - KILLED_WITHIN * every, KILLED_WITHIN * every)}
+    killed = {"web1": Killed(2, 0, NOW - KILLED_WITHIN * every, KILLED_WITHIN * every)}
     health = replace(health, watch=replace(health.watch, killed=killed))
     [found] = [each for each in troubles(health, SETTINGS) if each.kind == "ending"]
     assert found.command == f"cronjobs history --since {since}"
