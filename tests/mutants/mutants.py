@@ -2617,9 +2617,6 @@ MUTANTS = (
         "cronjobs/engine/tick/tick_row.py",
         "        self._ended = True\n",
         "",
-        (
-            "tests/engine/database/test_extras.py"
-            "::test_an_import_that_only_an_extra_needs_leaves_the_row_of_the_ended_tick_as_it_is",
-        ),
+        ("tests/engine/database/test_extras.py::test_an_import_for_an_extra_leaves_the_ended_ticks_row",),
     ),
 )

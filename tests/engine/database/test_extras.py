@@ -111,9 +111,7 @@ def test_each_call_comes_once_in_its_place(host: Host, monkeypatch: pytest.Monke
     assert called == ["begin", "before_work", "end"]  # the handlers are loaded: nobody is asked for them
 
 
-def test_an_import_that_only_an_extra_needs_leaves_the_row_of_the_ended_tick_as_it_is(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_import_for_an_extra_leaves_the_ended_ticks_row(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[bool] = []
 
     class Wants(Hook):
