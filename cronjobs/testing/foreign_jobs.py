@@ -80,7 +80,8 @@ def _committed(file: str, ids: Iterable[int]) -> set[int]:
     try:
         with closing(sqlite3.connect(f"file:{quote(str(Path(file)))}?mode=ro", uri=True, timeout=1)) as other:
             if not other.execute("SELECT 1 FROM sqlite_master WHERE name = 'cronjobs_jobs'").fetchall():
-                return set()  # other connections see no tables, so the test created the tables and the jobs
+                # No other connection sees the tables, so they and the jobs are in the test's own open transaction.
+                return set()
             rows = other.execute(
                 "SELECT id FROM cronjobs_jobs WHERE id IN (SELECT value FROM json_each(?))",
                 [json.dumps(sorted(wanted))],

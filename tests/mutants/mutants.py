@@ -2619,4 +2619,11 @@ MUTANTS = (
         "",
         ("tests/engine/database/test_extras.py::test_an_import_for_an_extra_leaves_the_ended_ticks_row",),
     ),
+    Mutant(
+        "a waiting job whose type is gone costs the next occurrences their jobs",
+        "cronjobs/engine/schedules/materialise.py",
+        "busy_schedules(connection, names, present_types(connection, within))",
+        "busy_schedules(connection, names, None)",
+        ("tests/desk/database/test_unknown_types.py::test_a_type_that_breaks_for_some_minutes",),
+    ),
 )

@@ -76,8 +76,8 @@ def refuse_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any]) 
         return
     if fault:
         raise UsageError(
-            f"{one_line(fault, 1000)}: nothing was written; to enqueue the job for code that takes this payload, add "
-            "--force"
+            f"{one_line(fault, 1000)}: nothing was written; to enqueue it for another version of the handler, which "
+            "takes this payload, add --force"
         )
 
 

@@ -77,9 +77,9 @@ def sync(
     elif not plan and not applied:
         some = f"{', '.join(left[:10])}{', …' if len(left) > 10 else ''}" or "all"
         complain(
-            f"only part of the file was applied; not yet applied: {some}. A tick is settling due occurrences, or an "
-            "open transaction holds a capped queue. The next tick with this file will apply the rest. To apply the "
-            "rest sooner, run this command again"
+            f"only part of the file was applied; not yet applied: {some}. The reason: a tick is settling due "
+            "occurrences, or an open transaction holds a capped queue. The next tick with this file will apply the "
+            "rest. To apply the rest sooner, run this command again"
         )
     if refused or not (plan or applied):
         raise typer.Exit(1)

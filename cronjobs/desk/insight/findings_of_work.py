@@ -62,7 +62,7 @@ _WHY_LATE: Final = {
     OUT_OF_TIME: "{their} timeout was longer than the time left in recent ticks (run.budget, --budget)",
     NO_WORKER: "the ticks are saturated: all their workers were busy until the end (run.workers)",
     AT_LIMIT: "recent ticks started as many jobs as they were allowed to (--limit)",
-    # The last reason, because another host may run long jobs.
+    # This entry stays last: the first reason that fits is reported, and another host may run long jobs.
     LONG_OFF: "{their} timeout is longer than a tick allows, and {off}",
 }
 

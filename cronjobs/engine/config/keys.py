@@ -109,7 +109,7 @@ RUN: Final[Keys] = {
     "trust_files": ConfigKey(
         _trust,
         "[deploy]",
-        "The users, besides root, whose files a tick of root may use. The value true stands for all users.",
+        "The users, besides root, whose files a tick that runs as root may use. The value true stands for all users.",
         "false",
     ),
     "long_jobs": ConfigKey(

@@ -37,8 +37,8 @@ def settle_tick(arguments: Sequence[str]) -> int | None:
     try:
         return _settle(arguments)
     except Exception:
-        # A file is changing, the database is unreachable, or this code has a bug. The full tick gets the same error,
-        # and reports that error.
+        # A file is changing, the database is unreachable, or this code has a bug. The full tick meets it, too,
+        # and reports it.
         return None
 
 

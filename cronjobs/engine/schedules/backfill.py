@@ -22,7 +22,7 @@ from cronjobs.engine.schedules.pauses import owed_by
 from cronjobs.engine.schedules.planning import MICROSECOND, occurrences
 from cronjobs.engine.store import schedules as store
 from cronjobs.engine.store.enqueue import NewJob, insert_jobs
-from cronjobs.engine.store.job_types import runnable_types
+from cronjobs.engine.store.job_types import present_types
 from cronjobs.engine.store.overlap import unfinished_jobs
 from cronjobs.engine.store.schedules import LedgerRow, StoredSchedule
 from cronjobs.engine.store.sql import database_now
@@ -81,7 +81,7 @@ def trigger(connection: Connection, name: str, *, force: bool, actor: str, host:
     # Wait for a tick that is settling this schedule now. The jobs that it creates become visible only when it commits.
     store.wait_for_schedule(connection, name)
     schedule = schedule_from_definition(name, find(connection, name).definition)
-    unfinished = unfinished_jobs(connection, name, runnable_types(connection))
+    unfinished = unfinished_jobs(connection, name, present_types(connection))
     placed = overlap(schedule.overlap, unfinished)
     if placed.outcome != "enqueued" and not force:
         raise ScheduleBusy(name, placed.job_id or 0)

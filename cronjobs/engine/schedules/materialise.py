@@ -24,7 +24,7 @@ from cronjobs.engine.schedules.planning import joined, read, stored_pieces
 from cronjobs.engine.schedules.wrong_clock import undo
 from cronjobs.engine.store import schedules as store
 from cronjobs.engine.store.enqueue import insert_jobs
-from cronjobs.engine.store.job_types import REMEMBERED, runnable_types
+from cronjobs.engine.store.job_types import REMEMBERED, present_types
 from cronjobs.engine.store.overlap import busy_schedules
 from cronjobs.engine.store.queues import Room, locked_room
 from cronjobs.engine.store.schedules import LedgerRow, StoredSchedule, Watermark
@@ -271,7 +271,7 @@ def known_about(connection: Connection, mine: Sequence[Due], within: timedelta) 
     """Return the facts in the database about each schedule of *mine*, by schedule id."""
     ledger = store.ledger_above(connection, {due.stored.id: due.since for due in mine if not due.ahead})
     names = {due.stored.name for due in mine if any(part.run for part in due.parts)}
-    busy = busy_schedules(connection, names, runnable_types(connection, within)) if names else {}
+    busy = busy_schedules(connection, names, present_types(connection, within)) if names else {}
     return {due.stored.id: ScheduleState(ledger.get(due.stored.id, ()), busy.get(due.stored.name, ())) for due in mine}
 
 

@@ -100,7 +100,7 @@ def types_recorded_at(connection: Connection) -> datetime | None:
 def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> frozenset[str] | None:
     """Return the job types that some host may still run, or None if no tick has recorded any.
 
-    Claims and schedules use these types. Every list counts that a tick recorded during the last *within*, because a
+    Claims use these types. Every list counts that a tick recorded during the last *within*, because a
     tick that began before a deploy may still be running jobs of types that the deploy removed. Idle ticks load no
     handlers, so the last list of each host that still ticks counts as well. If no tick has loaded handlers for that
     long, the last recorded lists are used.
@@ -136,7 +136,8 @@ def present_types(
 ) -> frozenset[str] | None:
     """Like ``runnable_types``, but without types that no longer exist because of a deploy or a fault.
 
-    These are the types to show to people. *here* is a host, its file, and the code that its tick has just loaded.
+    Schedules and people's views use these types: a job that no host can run now must not cost later occurrences their
+    jobs. *here* is a host, its file, and the code that its tick has just loaded.
     """
     rows = run(
         connection,

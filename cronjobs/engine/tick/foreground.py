@@ -322,7 +322,7 @@ class Foreground:
         A command first gets its grace period.
 
         Signals that were ignored before (nohup, a script's "&") stay ignored. We also send SIGINT to ourselves when the
-        lease is lost. A signal that arrives while the end is being recorded allows only one more try to record it.
+        lease is lost. If a signal arrives while the job's end is being recorded, we try only once more to record it.
         """
 
         def on_signal(number: int, _frame: FrameType | None) -> None:

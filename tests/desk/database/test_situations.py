@@ -489,8 +489,9 @@ def test_ticks_that_were_killed_while_they_imported_the_handlers(world: World) -
     world.file()
     world.tick()
     job_id = put(world.database, job_type="t.work")
-    row = {"host": "alpha", "boot_id": "boot", "pid": 1, "version": "1", "did": {"runner": "a:b:1:1:1:x"}}
-    slow = row | {"did": row["did"] | {"importing": True}}
+    runner = {"runner": "a:b:1:1:1:x"}
+    row: dict[str, Any] = {"host": "alpha", "boot_id": "boot", "pid": 1, "version": "1", "did": runner}
+    slow = row | {"did": runner | {"importing": True}}
     rows = [slow, row, slow, slow]
     with world.database.write() as connection:
         for minute, each in enumerate(rows, 1):

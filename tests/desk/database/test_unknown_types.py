@@ -141,6 +141,27 @@ def test_a_schedule_of_an_unknown_type_still_makes_its_jobs(database: Database, 
         assert list(connection.execute(select(occurrences.c.outcome)).scalars()) == ["enqueued"] * 2
 
 
+@pytest.mark.parametrize("other_knows", [False, True])
+def test_a_type_that_breaks_for_some_minutes(
+    database: Database, host: Host, clock: FakeClock, tmp_path: Path, other_knows: bool
+) -> None:
+    """A waiting job costs the next occurrences their jobs only if another host can run it."""
+    host.carry(schedules={"s": ScheduleSettings(name="s", job="t.say", cron="* * * * *")})
+    host.tick()
+    other = Host(database, tmp_path, "beta")
+    if other_knows:
+        other.tick()
+    know()
+    for _ in range(4):
+        clock.advance(MINUTE)
+        host.tick()
+    assert rows(database, jobs_table.c.status) == [("queued",)] * (1 if other_knows else 4)
+    know("t.say")
+    for _ in range(4):
+        host.tick()
+    assert {status for (status,) in rows(database, jobs_table.c.status)} == {"succeeded"}
+
+
 # --- a due job --------------------------------------------------------------------------------------------------------
 
 
