@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import func, insert, select, update
 from support.hosts import Host, put
 
-from cronjobs.engine.config.settings import Retention, RunSettings, ScheduleSettings
+from cronjobs.engine.config.settings import Retention, RunSettings, ScheduleSettings, Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import audit, job_runs, occurrences, ticks
 from cronjobs.engine.database.tables import effects as effects_table
@@ -98,13 +98,18 @@ def test_a_tick_records_that_it_imports_the_handlers_until_the_import_has_ended(
     database: Database, host: Host, ask: Callable[[Any], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tick that dies in the import leaves a trace, and one that dies in a job is not blamed on the import."""
-    seen = []
+    seen: list[tuple[bool, datetime | None]] = []
 
     def note() -> None:
         seen.extend(("importing" in row.did, row.finished_at) for row in ask(select(ticks.c.did, ticks.c.finished_at)))
 
     load = job_types.load
-    monkeypatch.setattr(job_types, "load", lambda settings: (note(), load(settings))[1])
+
+    def noting_load(settings: Settings) -> job_types.JobTypes:
+        note()
+        return load(settings)
+
+    monkeypatch.setattr(job_types, "load", noting_load)
     registry.job("t.note")(note)
     put(database, job_type="t.note")
     host.tick()
