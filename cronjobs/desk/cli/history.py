@@ -35,7 +35,7 @@ from cronjobs.desk.cli.output import (
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.schedules import unknown_schedule
 from cronjobs.desk.insight.formatting import LocalTimes, on_the_clock
-from cronjobs.desk.insight.kept_from_starting import did_not_start, kept_before
+from cronjobs.desk.insight.kept_from_starting import did_not_start, first_cause_at, kept_before, kept_from_starting
 from cronjobs.desk.insight.schedule_history import asked_on_the_clock, ends_at, names_of_its_own, pauses_over_time
 from cronjobs.desk.insight.shortened_history import (
     ACTS,
@@ -328,11 +328,22 @@ def _tallies(connection: Connection, asked: _Asked, begins: Mapping[str, datetim
 
 
 def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime) -> list[dict[str, Any]]:
-    """Return the times without ticks: of all hosts together, and of one host while others ticked."""
+    """Return the times without ticks: of all hosts together, and of one host while others ticked.
+
+    A shorter time in which a tick of a host did not start counts if a later tick of the host recorded why.
+    """
     limit = quiet_after(every)
     gaps = [_gap(connection, row, limit, None) for row in store.tick_gaps(connection, asked.begin, limit)]
     rows = store.host_gaps(connection, asked.begin, asked.read_from, limit, STEADY_TICKS)
     gaps += [_gap(connection, row, limit, row.host) for row in rows]
+    for row in store.ticks_after_causes(connection, asked.begin, READ_AT_MOST):
+        since, until = first_cause_at(row.did), row.started_at
+        if since is None or since >= until:
+            continue
+        of_host = [gap for gap in gaps if gap["host"] in (None, row.host)]
+        if not any(gap["started_at"] < until and since < gap["finished_at"] for gap in of_host):
+            why = did_not_start(f"host {safe(row.host, 80)}", kept_from_starting(row.did))
+            gaps.append({"kind": "gap", "started_at": since, "finished_at": until, "reason": why, "host": row.host})
     # A gap that ends after now comes from a tick whose clock was wrong.
     gaps = [gap for gap in gaps if gap["finished_at"] <= now]
     still: dict[str, Any] = {"kind": "gap", "finished_at": None, "reason": None}

@@ -53,17 +53,19 @@ def recorded_causes(connection: Connection, host: str, begin: datetime, end: dat
     The causes must have begun by *began_by*.
     """
     found = (row.did for row in reversed(records_between(connection, begin, end)) if row.host == host)
-    return next((causes for did in found if (causes := kept_from_starting(did)) and _began_by(did, began_by)), ())
+    causes = ((kept_from_starting(did), first_cause_at(did)) for did in found)
+    return next((kept for kept, since in causes if kept and since is not None and since <= began_by), ())
 
 
-def _began_by(did: Any, at: datetime) -> bool:
-    """Return whether the first of the causes in *did* began by *at*.
+def first_cause_at(did: Any) -> datetime | None:
+    """Return when the first of the causes in *did* began, or None if there is none.
 
     *did* may have any shape, because someone may have written the row with SQL.
     """
-    with suppress(KeyError, TypeError, ValueError):
-        return datetime.fromisoformat(did["kept_from_starting"][0]["since"]) <= at
-    return False
+    with suppress(KeyError, TypeError, ValueError, IndexError):
+        since = datetime.fromisoformat(did["kept_from_starting"][0]["since"])
+        return since if since.tzinfo else None
+    return None
 
 
 def kept_from_starting_here(settings: Settings) -> Causes:

@@ -430,6 +430,18 @@ def ticks_with_faults(connection: Connection, since: datetime, until: datetime, 
     return rows.all()[::-1]
 
 
+def ticks_after_causes(connection: Connection, since: datetime, limit: int) -> Sequence[Row[Any]]:
+    """Return the newest *limit* ticks since *since* whose rows say why earlier ticks of their hosts did not start."""
+    return run(
+        connection,
+        f"""SELECT t.host, t.started_at, t.did FROM {TICKS} t
+           WHERE t.started_at >= :since AND CAST(t.did AS text) LIKE '%"kept_from_starting"%'
+           ORDER BY t.started_at DESC LIMIT :limit""",
+        since=since,
+        limit=limit,
+    ).all()
+
+
 def ticks_without_end(connection: Connection, since: datetime, until: datetime, limit: int) -> Sequence[Row[Any]]:
     """Return the newest *limit* ticks that began from *since* to *until* and never recorded their end."""
     return run(
