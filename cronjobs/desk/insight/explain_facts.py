@@ -193,7 +193,7 @@ class TypeFacts:
     """Whether some host can run a job type, according to the types that ticks recorded.
 
     ``known`` is None if no tick recorded any types. ``last``: the newest tick that loaded the type. ``since``: when the
-    first tick began that could not run the type. ``not_loaded``: modules that the newest ticks failed to import.
+    first tick began that could not run the type. ``not_loaded``: the faults of the newest ticks that may be the reason.
     ``silent_since``: when the host of ``last`` last ticked, if it has been silent for longer than usual.
     """
 
@@ -202,12 +202,12 @@ class TypeFacts:
     last: TickFacts | None = None
     since: datetime | None = None
     silent_since: datetime | None = None
-    # Each item has three texts: a host, the module or job type that the host could not load, and the reason.
+    # Each item has three texts: a host, the part of its file or code that the host could not use, and the reason.
     not_loaded: tuple[tuple[str, str, str], ...] = ()
     # Whether the type is registered in the configuration here, or None if the configuration file is broken.
     here: bool | None = True
-    # If the type is not registered here: each module or job type that could not be loaded, and the reason. Pairs that a
-    # tick has recorded are left out.
+    # If the type is not registered here: the faults here that may be why, except those that a tick has recorded. Each
+    # item is a module or job type and the reason.
     not_loaded_here: tuple[tuple[str, str], ...] = ()
     file_fault: str | None = None  # what is wrong with the type's entry in that configuration
     # Whether all that this host's ticks could not load can be loaded here.

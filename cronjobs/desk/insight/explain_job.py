@@ -33,6 +33,7 @@ from cronjobs.desk.insight.explain_phrases import (
     capital,
     enqueued_by,
     late,
+    missing_because,
     name,
     pause,
     ran_early_words,
@@ -602,10 +603,10 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
         reasons.append(f'no handler or command "{name(facts.name)}" is registered in this configuration{other}')
     if facts.file_fault is not None:
         reasons.append(f"the type's entry in the file here is broken: {one_line(facts.file_fault, 300)}")
-    for where, why in facts.not_loaded_here:
-        reasons.append(f"{one_line(where, 120)} {one_line(why, 200)} (in this configuration)")
-    for host, where, why in facts.not_loaded:
-        reasons.append(f"on {name(host)} {one_line(where, 120)} {one_line(why, 200)}")
+    if facts.not_loaded_here:
+        reasons.append(f"{missing_because(facts.not_loaded_here)} (in this configuration)")
+    for host, faults in groupby(facts.not_loaded, key=lambda fault: fault[0]):
+        reasons.append(f"on {name(host)} {missing_because([(where, what) for _, where, what in faults])}")
     if facts.loads_only_here:
         compare = 'compare "cronjobs config show" and "cronjobs crontab show"'
         reasons.append(f"on this host, this command could load it, so {MENDED_OR_ENVIRONMENT}: {compare}")

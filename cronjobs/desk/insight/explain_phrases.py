@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from cronjobs.desk.insight.explain_facts import PauseFacts, TickFacts, Triggered
 from cronjobs.desk.insight.formatting import LocalTimes, on_the_clock
+from cronjobs.engine.jobs.job_types import NOT_IMPORTED
 from cronjobs.engine.rules.occurrences import early_words
 from cronjobs.model import Status, rough
 from cronjobs.text import one_line
@@ -30,6 +31,15 @@ def enqueued_by(by: str) -> str:
     """Return text such as "enqueued by app/web", or "triggered by ada" for a job of "cronjobs trigger"."""
     person = by.removeprefix("trigger ")
     return f"{'enqueued' if person == by else 'triggered'} by {name(person)}"
+
+
+def missing_because(faults: Sequence[tuple[str, str]]) -> str:
+    """Return why a job type may be missing. *faults* is not empty. Each has the place of the fault, and the reason."""
+    shown = [(one_line(where, 120), one_line(what, 200)) for where, what in faults]
+    if len(shown) > 1:
+        return f"the type is missing because of one of these: {', '.join(f'{where} ({what})' for where, what in shown)}"
+    [(where, what)] = shown
+    return f"{where} {what}" if what.startswith(NOT_IMPORTED) else f"{where}: {what}"
 
 
 def who(tick: TickFacts | None) -> str | None:

@@ -28,10 +28,12 @@ from cronjobs.desk.insight.explain_facts import (
     Triggered,
     TypeFacts,
 )
+from cronjobs.desk.insight.explain_phrases import missing_because
 from cronjobs.desk.insight.formatting import at_work_within
 from cronjobs.desk.insight.judged_types import judged_types
 from cronjobs.desk.insight.kept_from_starting import kept_from_starting, kept_from_starting_here, recorded_causes
 from cronjobs.desk.insight.releasing import Holders
+from cronjobs.desk.insight.same_cause import faults_here, faults_of_type, possible_causes, recorded_faults
 from cronjobs.desk.insight.schedule_history import (
     ends_at,
     in_force,
@@ -40,7 +42,7 @@ from cronjobs.desk.insight.schedule_history import (
     pauses_over_time,
 )
 from cronjobs.desk.insight.waiting import options_against
-from cronjobs.desk.insight.watched import quiet_after
+from cronjobs.desk.insight.watched import last_ticking, quiet_after
 from cronjobs.desk.rules.pausing import of_queue
 from cronjobs.desk.rules.settling import settled_effect
 from cronjobs.desk.rules.tick_rows import did_of, outages_in, texts_in, was_importing
@@ -72,6 +74,7 @@ from cronjobs.engine.tick.not_started import (
     in_words,
     why_it_must_fit,
 )
+from cronjobs.engine.tick.result import as_noted
 from cronjobs.errors import ForeignDatabase, MovedDatabase
 from cronjobs.model import Status
 from cronjobs.reserved import EXEC_PREFIX
@@ -264,7 +267,7 @@ def _passed_over(
                 passed_over = entry["why"] == PASSED_OVER and tick in begun_since
                 found[row.id] = NotStartedRecord(
                     tick_facts(tick),
-                    _HAD_A_WORKER if passed_over else why + _more(entry["why"], tick) + why_it_must_fit(entry),
+                    _HAD_A_WORKER if passed_over else why + _more(entry["why"], tick, row) + why_it_must_fit(entry),
                     too_short=entry["why"] == TOO_SHORT,
                     again=any(_ran_in(tick, each) for each in attempts.get(row.id, ())),
                     out_of_time=entry["why"] == OUT_OF_TIME,
@@ -303,14 +306,19 @@ def _long_jobs_off(ticks: Sequence[Any], job: Any, within: timedelta) -> tuple[s
     return tuple(sorted(last)) if all(entry and entry["why"] == LONG_OFF for entry in entries) else ()
 
 
-def _more(why: str, tick: Any) -> str:
+def _more(why: str, tick: Any, job: Any) -> str:
     """Return the details in the tick's row about why the tick did not start the job."""
     if why == OUT_OF_TIME:
         return _after_others(tick.did)
-    if why == UNKNOWN_TYPE and (faults := texts_in(tick.did, "not_loaded")):
-        listed = (f"{one_line(where, 120)} {one_line(what, 200)}" for where, what in faults.items())
-        return f"; on {one_line(tick.host, 120)} {'; '.join(listed)}"
+    if why == UNKNOWN_TYPE and (faults := _possible(job.job_type, tick, inline=job.schedule == job.job_type)):
+        return f"; on {one_line(tick.host, 120)} {missing_because(list(faults.items()))}"
     return ""
+
+
+def _possible(job_type: str, tick: Any, *, inline: bool) -> dict[str, str]:
+    """Return the faults that the tick recorded and that may be why its host does not know the type."""
+    faults = recorded_faults(tick._mapping)
+    return {where: faults[where] for where in possible_causes(job_type, faults, inline=inline)}
 
 
 def _after_others(did: Any) -> str:
@@ -340,36 +348,46 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
     """Return whether some host can run a job type, and if not, why not, as far as ticks recorded it."""
     runnable = present_types(connection, remembered(settings.run.every))
     known = None if runnable is None else job_type in runnable
-    since, silent_since, faults = None, None, {}
+    since, silent_since = None, None
+    recorded: dict[str, dict[str, str]] = {}
+    inline = False
     row = explaining.last_tick_that_knew(connection, job_type)
     if not known or job_type not in types.types:
+        now, ticks = database_now(connection), [dict(tick._mapping) for tick in last_ticks(connection)]
         if row is not None:
             since = explaining.first_tick_without(connection, row)
-            newest = [tick_facts(tick) for tick in last_ticks(connection) if tick.host == row.host]
-            signs = [tick.last_sign_at for tick in newest]
-            quiet = bool(signs) and database_now(connection) - max(signs) > quiet_after(settings.run.every)
+            signs = [tick["finished_at"] or tick["started_at"] for tick in ticks if tick["host"] == row.host]
+            quiet = bool(signs) and now - max(signs) > quiet_after(settings.run.every)
             silent_since = max(signs) if quiet else None
+        inline = job_type in explaining.schedules_of_type(connection, job_type)
+        at_work = {tick["host"] for tick in last_ticking(ticks, now, settings.run.every)}
         for tick in reversed(explaining.newest_ticks_with_types(connection)):
-            faults[tick.host] = texts_in(tick.did, "not_loaded")
-    recorded = {pair for several in faults.values() for pair in several.items()}
-    faults_here = [(fault.where, fault.what) for fault in types.faults] if job_type not in types.types else []
-    recorded_here = faults.get(Identity.here().host, {}).keys()
-    paths = f"job_types.{job_type}."
-    problems = [str(problem) for problem in settings.problems if f"{problem.path}.".startswith(paths)]
+            if tick.host in at_work:
+                recorded[tick.host] = _possible(job_type, tick, inline=inline)
+    here = dict(faults_here(types.faults, settings))
+    causes = possible_causes(job_type, here, inline=inline) if job_type not in types.types else ()
+    problems = [problem for problem in settings.problems if faults_of_type(job_type, [problem.path], inline)]
+    in_file = {as_noted(problem.path, problem.message) for problem in problems}
+    on_this_host = Identity.here().host
+    listed = {pair for faults in recorded.values() for pair in faults.items()} | in_file
+    recorded_here = recorded.get(on_this_host, {}).keys()
     return TypeFacts(
         job_type,
         known,
         None if row is None else tick_facts(row),
         since,
         silent_since,
-        tuple((host, where, what) for host, several in faults.items() for where, what in several.items()),
+        tuple(
+            (host, *fault)
+            for host, faults in recorded.items()
+            for fault in faults.items()
+            if host != on_this_host or fault not in in_file
+        ),
         # A broken file is no evidence that the type is missing.
         here=job_type in types.types or (None if settings.broken else False),
-        not_loaded_here=tuple(pair for pair in faults_here if pair not in recorded),
-        file_fault="; ".join(problems) or None,
-        loads_only_here=bool(recorded_here)
-        and job_type in types.types
-        and recorded_here.isdisjoint(fault.where for fault in types.faults),
+        not_loaded_here=tuple((where, here[where]) for where in causes if as_noted(where, here[where]) not in listed),
+        file_fault="; ".join(map(str, problems)) or None,
+        loads_only_here=bool(recorded_here) and job_type in types.types and recorded_here.isdisjoint(here),
     )
 
 
