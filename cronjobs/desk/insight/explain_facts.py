@@ -293,6 +293,8 @@ class JobFacts:
     killed: KilledTicks | None = None  # the ticks that could have started the first attempt
     type_facts: TypeFacts | None = None  # set if the job waits and its type is unknown here or to the ticks
     out_of_reach: Excluded | None = None
+    # If a clock that was ahead set the due time of the waiting job: the command that runs the job sooner.
+    misdated: str | None = None
     misfit_since: datetime | None = None  # when a tick first found that the payload does not fit the handler
     limit: str | None = None  # a sentence about the reached limit that the job waits for
     reported: Reported | None = None  # the progress that the running attempt has reported

@@ -540,6 +540,9 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     waits, why = f"Job {job.id} waits for {turn}{failed}", "; ".join(_reasons(job, times, around))
     if job.run_at > now:
         sentence = f"{waits}, due at {times.clock(job.run_at)}, in {rough(job.run_at - now)}."
+        if job.misdated is not None:
+            clock = "This time is too late, because a clock was ahead when it set the time."
+            ends = [f'{clock} To run the job sooner, type "{job.misdated}".', *ends]
         return [sentence, *ends] + ([f"When it is due, it will still wait: {why}."] if why else [])
     if not why:
         last = around.last_tick

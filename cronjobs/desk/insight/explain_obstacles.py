@@ -13,9 +13,11 @@ from sqlalchemy import Connection
 
 from cronjobs.desk.insight.explain_facts import AttemptFacts, AwaitedJob, JobFacts, JobsAhead
 from cronjobs.desk.store import explaining
+from cronjobs.desk.store.status_facts import misdated
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.concurrency import Candidate, choose
+from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.engine.store.concurrency import running_by_key
 from cronjobs.engine.store.effects import unknown_of
 from cronjobs.engine.store.job_types import present_types, remembered
@@ -38,8 +40,11 @@ def with_obstacles(
         return replace(job, unsettled=reported or unknown_of(connection, [job.id]).get(job.id))
     if job.status in (Status.QUEUED, Status.FAILED, Status.CANCELLED) and job.attempt:
         job = replace(job, unsettled=unknown_of(connection, [job.id]).get(job.id))
-    if job.status not in (Status.QUEUED, Status.FAILED) or job.run_at > database_now(connection):
+    if job.status not in (Status.QUEUED, Status.FAILED):
         return job
+    if job.run_at > database_now(connection):
+        found = misdated(connection, FUTURE_WATERMARK, job.id)
+        return replace(job, misdated=f"cronjobs {found[0].verb} {job.id}") if found else job
     runnable = present_types(connection, remembered(settings.run.every))
     place = explaining.place_in_line(connection, job.id, runnable)
     if place is None:

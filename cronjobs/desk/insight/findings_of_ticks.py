@@ -32,7 +32,7 @@ from cronjobs.engine.store.meta import MOVED
 from cronjobs.engine.tick.not_started import LIMITED
 from cronjobs.engine.tick.result import as_noted
 from cronjobs.errors import MovedDatabase, shown_path
-from cronjobs.model import Status, duration_text, rough
+from cronjobs.model import duration_text, rough
 from cronjobs.text import nearest
 
 _SHOW_CRON = "cronjobs crontab show"
@@ -165,8 +165,8 @@ def _misdated(health: Health) -> Iterator[Finding]:
     if not found:
         return
     which = several([f"job {job.job_id} ({job.job_type}) in {rough(job.run_at - health.now)}" for job in found])
-    retries = [str(job.job_id) for job in found if job.status == Status.FAILED]
-    others = [str(job.job_id) for job in found if job.status != Status.FAILED]
+    retries = [str(job.job_id) for job in found if job.verb != "run"]
+    others = [str(job.job_id) for job in found if job.verb == "run"]
     text = f"some jobs are due too late, because a clock was ahead when it set their times: {which}"
     if retries and others:
         text += f' (for each of {several(others)}, run "cronjobs run ID")'
