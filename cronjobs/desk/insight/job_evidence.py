@@ -242,8 +242,9 @@ def _passed_over(
     now = around.now
     due = {row.id: now for row in rows if _waits_due(row, now)}
     waiting = due.keys()
-    if not due and len(rows) == 1 and (begun := attempts.get(rows[0].id)):
-        due = {rows[0].id: begun[-1].started_at}
+    before = {row.id: attempts.get(row.id, ()) for row in rows}
+    if not due and len(rows) == 1 and (begun := before[rows[0].id]):
+        due, before = {rows[0].id: begun[-1].started_at}, {rows[0].id: begun[:-1]}
     asked = [row for row in rows if row.id in due]
     if not asked:
         return {}, {}
@@ -252,14 +253,19 @@ def _passed_over(
     found: dict[int, NotStartedRecord] = {}
     beyond: dict[int, Excluded] = {}
     for row in asked:
-        since_due = [tick for tick in records if row.run_at <= tick.finished_at <= due[row.id]]
+        # A job may be younger than its due time, for example if a backfill made it.
+        since = max(row.run_at, row.created_at, *(attempt.finished_at for attempt in before[row.id]))
+        since_due = [tick for tick in records if since <= tick.finished_at <= due[row.id]]
         begun_since = [tick for tick in since_due if tick.started_at >= max(row.run_at, row.created_at)]
         excluded = [(tick, options) for tick in begun_since if (options := options_against(tick, _place(row)))]
         if row.id in waiting and excluded and len(excluded) == len(begun_since):
             by_host = {tick.host: options for tick, options in reversed(excluded)}
             beyond[row.id] = Excluded(min(tick.started_at for tick, _ in excluded), tuple(sorted(by_host.items())))
-        off = _long_jobs_off(since_due, row, around.quiet_after)
+        last = _last_at_work(since_due, around.quiet_after)
+        off = _long_jobs_off(last, row)
         for tick in since_due:
+            if tick.host not in last:
+                continue  # what a host left that has gone since does not explain why the job still waits
             entry = entry_for(tick.not_started, **_place(row))
             if entry is not None and entry["why"] == LONG_OFF and not off:
                 continue  # another host ticks that may run the job
@@ -296,12 +302,15 @@ def _killed(
     return KilledTicks(found.ticks, found.importing) if found.ticks else None
 
 
-def _long_jobs_off(ticks: Sequence[Any], job: Any, within: timedelta) -> tuple[str, ...]:
-    """Return the hosts of *ticks* (newest first) if the last tick of each host left the job because long jobs are off.
-
-    Hosts that stopped more than *within* before the newest tick do not count.
+def _last_at_work(ticks: Sequence[Any], within: timedelta) -> dict[str, Any]:
+    """Return the last of *ticks* (newest first) of each host, without hosts that stopped more than *within* before the
+    newest tick.
     """
-    last = {tick.host: tick for tick in reversed(ticks) if ticks[0].finished_at - tick.finished_at <= within}
+    return {tick.host: tick for tick in reversed(ticks) if ticks[0].finished_at - tick.finished_at <= within}
+
+
+def _long_jobs_off(last: Mapping[str, Any], job: Any) -> tuple[str, ...]:
+    """Return the hosts whose ticks are *last* if each tick left the job because long jobs are off."""
     entries = [entry_for(tick.not_started, **_place(job)) for tick in last.values()]
     return tuple(sorted(last)) if all(entry and entry["why"] == LONG_OFF for entry in entries) else ()
 

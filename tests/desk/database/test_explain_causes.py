@@ -661,6 +661,37 @@ def test_the_tick_that_ran_an_attempt_did_not_start_the_job_again(world: World, 
     assert f"on alpha did not start it{again}: the tick was asked to stop." in world.ask(str(job_id))
 
 
+@pytest.mark.parametrize("then", ["created", "interrupted", "another host ticks"])
+def test_a_tick_before_the_job_could_start_or_of_a_host_that_has_gone_is_not_why_it_waits(
+    world: World, then: str
+) -> None:
+    """A tick was named that had ended before the job existed, and one of a host that had ticked long before."""
+    world.file()
+    world.tick()
+    world.tick(host="beta")
+    created = utc("2026-03-02T08:05:00") if then == "created" else utc("2026-03-02T08:00:00")
+    due = utc("2026-03-02T08:00:00")
+    job_id = str(put(world.database, job_type="t.work", run_at=due, created_at=created))
+    world.go(utc("2026-03-02T08:01:10"))
+    no_room(world)
+    left_by_the_last_tick(world, "stopped")
+    assert ("did not start it: the tick was asked to stop" in world.ask(job_id)) == (then != "created")
+    if then == "interrupted":
+        begun, ended = utc("2026-03-02T08:02:10"), utc("2026-03-02T08:02:20")
+        with world.database.write() as connection:
+            of = {"job_id": int(job_id), "attempt": 1, "outcome": "interrupted", "runner": "alpha:boot:1:1:1:x"}
+            connection.execute(tables.job_runs.insert().values(of | {"started_at": begun, "finished_at": ended}))
+            connection.execute(update(tables.jobs).values(attempts=1, interruptions=1, started_at=begun))
+    if then == "another host ticks":
+        for minute in range(2, 9):
+            world.go(utc(f"2026-03-02T08:0{minute}:10"))
+            no_room(world, "beta")
+            left_by_the_last_tick(world, "stopped", job_type="t.other")
+    told = world.ask(job_id)
+    assert "did not start it" not in told
+    assert "waits for" in told
+
+
 def test_a_pause_that_is_over_is_why_a_job_began_late(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.file(s='cron: "* * * * *", queue: mail')
     world.tick(utc("2026-03-03T01:58:10"))
