@@ -133,6 +133,7 @@ class AttemptFacts:
     # If the attempt was lost: why ticks of its host did not start meanwhile, for example because the database was away.
     kept_from_starting: Causes = ()
     released: int = 0  # how many claims just before this one were released before they began
+    by_hand: bool = False  # whether "cronjobs run" started it
 
 
 @dataclass(frozen=True)
@@ -140,13 +141,14 @@ class LateTry:
     """An attempt after the first that started late, or long after the attempt before it.
 
     ``due_at``: when the attempt was due. Only the last attempt's due time is recorded, so ``due_at`` is None for
-    earlier attempts. ``held``: the pause that delayed the attempt. ``quiet``: the longest time without ticks before the
-    attempt.
+    earlier attempts. ``by_hand``: see ``AttemptFacts``. ``held``: the pause that delayed the attempt. ``quiet``: the
+    longest time without ticks before the attempt.
     """
 
     number: int
     begun_at: datetime
     due_at: datetime | None = None
+    by_hand: bool = False
     held: PauseFacts | None = None
     quiet: tuple[datetime, datetime] | None = None
 

@@ -49,6 +49,7 @@ from cronjobs.desk.rules.tick_rows import did_of, outages_in, texts_in, was_impo
 from cronjobs.desk.store import explaining
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.execution.foreground_claim import WORKER
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.concurrency import Limit, reached
@@ -155,7 +156,14 @@ def job_facts(
     for run in explaining.attempts_of(connection, job_ids):
         before = attempts.setdefault(run.job_id, [])
         attempt = AttemptFacts(
-            run.attempt, run.outcome, run.started_at, run.finished_at, _host(run.runner), run.error_type, run.error
+            run.attempt,
+            run.outcome,
+            run.started_at,
+            run.finished_at,
+            _host(run.runner),
+            run.error_type,
+            run.error,
+            by_hand=run.worker == WORKER,
         )
         before.append(replace(attempt, released=run.attempt - 1 - (before[-1].number if before else 0)))
     doubtful: dict[int, list[DoubtfulEffect]] = {}
@@ -550,10 +558,10 @@ def _late_tries(
 ) -> Iterable[LateTry]:
     """Find out what delayed the last attempts, oldest first. Leave out the job's first attempt."""
     late = around.quiet_after
-    ended = [(each.number, each.started_at, each.finished_at) for each in job.attempts[-LATE_TRIES - 1 :]]
+    ended = [(each.number, each.started_at, each.finished_at, each.by_hand) for each in job.attempts[-LATE_TRIES - 1 :]]
     if job.status == Status.RUNNING and job.started_at and (not ended or ended[-1][0] < job.attempt):
-        ended.append((job.attempt, job.started_at, job.started_at))
-    for (_, _, before), (number, begun, _) in pairwise(ended):
+        ended.append((job.attempt, job.started_at, job.started_at, False))
+    for (_, _, before, _), (number, begun, _, by_hand) in pairwise(ended):
         is_last = number == job.attempt and job.status not in (Status.QUEUED, Status.FAILED)
         due = job.run_at if is_last and before <= job.run_at <= begun else None
         since = due or before
@@ -566,7 +574,7 @@ def _late_tries(
         # A time without ticks that had ended when the attempt became due did not delay the attempt.
         quiet = None if quiet is None or quiet[1] <= since else quiet
         if due or quiet or held:
-            yield LateTry(number, begun, due, held, quiet)
+            yield LateTry(number, begun, due, by_hand, held, quiet)
 
 
 def longest_quiet(

@@ -661,6 +661,36 @@ def test_the_tick_that_ran_an_attempt_did_not_start_the_job_again(world: World, 
     assert f"on alpha did not start it{again}: the tick was asked to stop." in world.ask(str(job_id))
 
 
+def test_what_a_person_started_is_not_late(world: World) -> None:
+    """A run by hand was said to be late, although no schedule was due then."""
+    world.file('job_types: {t.by_hand: {command: ["true"], timeout: 1s}}\n', s='cron: "0 * * * *", job: t.by_hand')
+    world.ticks(utc("2026-03-02T08:58:10"), utc("2026-03-02T09:00:10"))
+    world.go(utc("2026-03-02T09:07:00"))
+    due = put(world.database, job_type="t.by_hand", run_at=utc("2026-03-02T09:02:00"))
+    coming = put(world.database, job_type="t.by_hand", run_at=utc("2026-03-02T12:00:00"))
+    for command in (
+        ("run", str(due)),
+        ("run", str(coming)),
+        ("trigger", "s"),
+        ("backfill", "s", "--from", "2026-03-02T08:00Z", "--to", "2026-03-02T08:01Z"),
+    ):
+        assert world.cronjobs(*command).code == 0
+    world.tick(utc("2026-03-02T09:14:10"))
+    said = {
+        due: 'It was due at 09:02:00, and someone started it with "cronjobs run" at 09:07:00.',
+        coming: 'Someone started it with "cronjobs run" at 09:07:00, before it was due at 12:00:00.',
+        coming + 1: "It was due at once, and started 7m",
+        coming + 2: "It was due at once, and started 7m",
+    }
+    for job_id, sentence in said.items():
+        told = world.ask(str(job_id))
+        assert sentence in told
+        assert "late" not in told.text.replace("later", "")
+    made = "was made by a backfill by "
+    assert made in told
+    assert " at 09:07:00 for the occurrence of s at 2026-03-02 08:00:00 UTC." in told
+
+
 @pytest.mark.parametrize("then", ["created", "interrupted", "another host ticks"])
 def test_a_tick_before_the_job_could_start_or_of_a_host_that_has_gone_is_not_why_it_waits(
     world: World, then: str
