@@ -90,10 +90,11 @@ def _ahead(
 def _reported_as_unknown(connection: Connection, attempt: AttemptFacts) -> str | None:
     """Return the key of the effect that the attempt's error reports as unknown, unless someone has settled it."""
     said = attempt.error or ""
-    if attempt.error_type != EffectUnknown.__name__ or not (said.startswith(_BEFORE) and said.endswith(_AFTER)):
+    quoted, done, _ = said.removeprefix(_BEFORE).rpartition(_AFTER)
+    if attempt.error_type != EffectUnknown.__name__ or not (said.startswith(_BEFORE) and done):
         return None
     try:
-        [key] = shlex.split(said[len(_BEFORE) : -len(_AFTER)])
+        [key] = shlex.split(quoted)
     except ValueError:
         return None
     return key if explaining.is_unsettled(connection, key) else None

@@ -445,13 +445,16 @@ def test_an_effect_that_may_have_happened_more_than_once_is_named(world: World, 
     ],
     ids=["short", "long", "quoted"],
 )
-def test_an_unknown_effect_is_settled_before_its_job_is_retried(world: World, key: str, asked: list[str]) -> None:
+@pytest.mark.parametrize("earlier", [None, "attempt 1, which began it, timed out"])
+def test_an_unknown_effect_is_settled_before_its_job_is_retried(
+    world: World, key: str, asked: list[str], earlier: str | None
+) -> None:
     a_night(world)
 
     def stop() -> None:
         with world.database.write() as connection:
             connection.execute(insert(tables.effects).values(key=key, job_id=1, attempt=1, state="stopped"))
-        raise EffectUnknown(key)
+        raise EffectUnknown(key, earlier)
 
     world.plan = [stop]
     world.tick(utc("2026-11-20T07:15:12"))
