@@ -225,6 +225,17 @@ class Excluded:
 
 
 @dataclass(frozen=True)
+class OnlyElsewhere:
+    """No host that ticks now can run the waiting job. ``host`` could run it, but last ticked ``at``.
+
+    Both are None if no such host is known.
+    """
+
+    host: str | None = None
+    at: datetime | None = None
+
+
+@dataclass(frozen=True)
 class Triggered:
     """A job of the schedule, triggered by hand. ``status`` is None if the job's row is gone."""
 
@@ -295,6 +306,7 @@ class JobFacts:
     killed: KilledTicks | None = None  # the ticks that could have started the first attempt
     type_facts: TypeFacts | None = None  # set if the job waits and its type is unknown here or to the ticks
     out_of_reach: Excluded | None = None
+    only_elsewhere: OnlyElsewhere | None = None
     # If a clock that was ahead set the due time of the waiting job: the command that runs the job sooner.
     misdated: str | None = None
     misfit_since: datetime | None = None  # when a tick first found that the payload does not fit the handler

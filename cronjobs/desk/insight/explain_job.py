@@ -638,6 +638,13 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         reasons.append(f"{of} is running, and must end first" if job.turn_after.running else f"{of} comes first")
     if job.type_facts is not None:
         reasons += type_reasons(job.type_facts, times)
+    # ``type_reasons`` has named the host if the type is not registered here.
+    if job.only_elsewhere is not None and job.type_facts is None:
+        could = ""
+        if job.only_elsewhere.host is not None and job.only_elsewhere.at is not None:
+            host, at = name(job.only_elsewhere.host), times.clock(job.only_elsewhere.at)
+            could = f"; {host}, which could run it, has not ticked since {at}"
+        reasons.append(f"no host that ticks now can run {name(job.job_type)}{could}")
     if job.out_of_reach is not None:
         with_ = ", ".join(f"{name(host)} with {one_line(options, 200)}" for host, options in job.out_of_reach.options)
         since = times.clock(job.out_of_reach.since)

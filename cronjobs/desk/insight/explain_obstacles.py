@@ -8,10 +8,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.explain_facts import AttemptFacts, AwaitedJob, JobFacts, JobsAhead
+from cronjobs.desk.insight.explain_facts import AttemptFacts, AwaitedJob, JobFacts, JobsAhead, OnlyElsewhere
+from cronjobs.desk.insight.waiting import LateGroup, stranded
+from cronjobs.desk.insight.watched import ticking
 from cronjobs.desk.store import explaining
 from cronjobs.desk.store.status_facts import misdated
 from cronjobs.engine.config.settings import Settings
@@ -23,6 +26,7 @@ from cronjobs.engine.store.effects import unknown_of
 from cronjobs.engine.store.job_types import present_types, remembered
 from cronjobs.engine.store.not_started import COUNTED, lanes_due
 from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.store.ticks import last_ticks
 from cronjobs.errors import EffectUnknown
 from cronjobs.model import Status
 from cronjobs.text import one_line
@@ -45,6 +49,7 @@ def with_obstacles(
     if job.run_at > database_now(connection):
         found = misdated(connection, FUTURE_WATERMARK, job.id)
         return replace(job, misdated=f"cronjobs {found[0].verb} {job.id}") if found else job
+    job = _with_hosts(connection, job, settings.run.every)
     runnable = present_types(connection, remembered(settings.run.every))
     place = explaining.place_in_line(connection, job.id, runnable)
     if place is None:
@@ -52,6 +57,14 @@ def with_obstacles(
     if place.first_id is not None:
         return replace(job, turn_after=AwaitedJob(place.first_id, bool(place.running)))
     return replace(job, ahead=_ahead(connection, job, place.priority, settings, types().types, runnable))
+
+
+def _with_hosts(connection: Connection, job: JobFacts, every: timedelta) -> JobFacts:
+    """Return *job*. If none of the hosts that tick now can run it, add the host that could, by the finding's rule."""
+    ticks = [dict(tick._mapping) for tick in last_ticks(connection)]
+    at_work = ticking(ticks, database_now(connection), every)
+    found = stranded(connection, [LateGroup(job.queue, job.job_type, job.run_at, late=1)], at_work, ticks)
+    return replace(job, only_elsewhere=OnlyElsewhere(found[0].host, found[0].at)) if found else job
 
 
 def _ahead(

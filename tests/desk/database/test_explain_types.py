@@ -405,6 +405,27 @@ def test_due_work_that_only_a_host_which_stopped_could_run(world: World) -> None
     assert late() == []
 
 
+def test_no_next_tick_is_promised_once_the_only_host_with_the_type_has_stopped(world: World) -> None:
+    """For ten minutes after that host's last tick, ``explain`` promised the next tick."""
+    world.file(OK)
+    world.tick(utc("2026-03-02T08:01:10"), host="beta")
+    world.file()
+    world.tick(utc("2026-03-02T08:02:10"))
+    job_id = put(world.database, job_type="t.ok")
+    world.tick(utc("2026-03-02T08:03:10"))
+    world.file(OK)
+    next_tick = "the next tick with a free worker will run it"
+    assert next_tick in world.ask(str(job_id)), "beta may tick a moment from now"
+    world.file()
+    world.ticks(utc("2026-03-02T08:04:10"), utc("2026-03-02T08:06:10"))
+    world.file(OK)
+    for told in (world.ask(str(job_id)), world.ask("t.ok")):
+        assert "no host that ticks now can run t.ok; beta, which could run it, has not ticked since 08:01:10" in told
+        assert next_tick not in told
+    world.tick(utc("2026-03-02T08:07:10"), host="gamma")
+    assert "no host" not in world.ask(str(job_id))
+
+
 # --- in order ---------------------------------------------------------------------------------------------------------
 
 
