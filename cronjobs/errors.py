@@ -467,13 +467,13 @@ class TransactionLeftOpen(CronjobsError):
 class EffectUnknown(CronjobsError):
     """Raised by ``ctx.effect(…, on_unknown="stop")`` if an earlier attempt began the effect, but recorded no result.
 
-    The job becomes dead.
+    The job becomes dead. *earlier* says how the earlier attempt ended, if that is known.
     """
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, earlier: str | None = None) -> None:
         super().__init__(
             "this effect was begun, but its result was never recorded: find out whether it happened, then run: "
-            f"cronjobs effects settle {shlex.quote(key)} done (or not-done)"
+            f"cronjobs effects settle {shlex.quote(key)} done (or not-done){f'; {earlier}' if earlier else ''}"
         )
         self.key = key
 

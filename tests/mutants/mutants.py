@@ -2355,8 +2355,8 @@ MUTANTS = (
             (
                 "a module that is gone and its types are two",
                 SAME_CAUSE,
-                "if place is not None:",
-                "if not place and place:",
+                "for place, causes in list(of_type.items())[:1]:",
+                "for place, causes in list(of_type.items())[:0]:",
                 (SAME_CAUSES, f"{INCIDENTS}[a module with the handler of a due job]"),
             ),
             (

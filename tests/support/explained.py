@@ -175,11 +175,11 @@ def a_night(world: World, **more: str) -> None:
 # --- what several tests begin with ------------------------------------------------------------------------------------
 
 
-def no_room(world: World) -> None:
+def no_room(world: World, host: str = "alpha") -> None:
     """Run a tick that settles due occurrences but has no time left to begin a job."""
-    host = world.hosts["alpha"]
-    host.settings = world.settings()
-    host.tick(only="t.nothing")
+    ticking = world.hosts[host]
+    ticking.settings = world.settings()
+    ticking.tick(only="t.nothing")
 
 
 def an_outage(world: World, **more: str) -> None:

@@ -133,6 +133,7 @@ class AttemptFacts:
     # If the attempt was lost: why ticks of its host did not start meanwhile, for example because the database was away.
     kept_from_starting: Causes = ()
     released: int = 0  # how many claims just before this one were released before they began
+    by_hand: bool = False  # whether "cronjobs run" started it
 
 
 @dataclass(frozen=True)
@@ -140,13 +141,14 @@ class LateTry:
     """An attempt after the first that started late, or long after the attempt before it.
 
     ``due_at``: when the attempt was due. Only the last attempt's due time is recorded, so ``due_at`` is None for
-    earlier attempts. ``held``: the pause that delayed the attempt. ``quiet``: the longest time without ticks before the
-    attempt.
+    earlier attempts. ``by_hand``: see ``AttemptFacts``. ``held``: the pause that delayed the attempt. ``quiet``: the
+    longest time without ticks before the attempt.
     """
 
     number: int
     begun_at: datetime
     due_at: datetime | None = None
+    by_hand: bool = False
     held: PauseFacts | None = None
     quiet: tuple[datetime, datetime] | None = None
 
@@ -193,7 +195,7 @@ class TypeFacts:
     """Whether some host can run a job type, according to the types that ticks recorded.
 
     ``known`` is None if no tick recorded any types. ``last``: the newest tick that loaded the type. ``since``: when the
-    first tick began that could not run the type. ``not_loaded``: modules that the newest ticks failed to import.
+    first tick began that could not run the type. ``not_loaded``: the faults of the newest ticks that may be the reason.
     ``silent_since``: when the host of ``last`` last ticked, if it has been silent for longer than usual.
     """
 
@@ -202,12 +204,12 @@ class TypeFacts:
     last: TickFacts | None = None
     since: datetime | None = None
     silent_since: datetime | None = None
-    # Each item has three texts: a host, the module or job type that the host could not load, and the reason.
+    # Each item has three texts: a host, the part of its file or code that the host could not use, and the reason.
     not_loaded: tuple[tuple[str, str, str], ...] = ()
     # Whether the type is registered in the configuration here, or None if the configuration file is broken.
     here: bool | None = True
-    # If the type is not registered here: each module or job type that could not be loaded, and the reason. Pairs that a
-    # tick has recorded are left out.
+    # If the type is not registered here: the faults here that may be why, except those that a tick has recorded. Each
+    # item is a module or job type and the reason.
     not_loaded_here: tuple[tuple[str, str], ...] = ()
     file_fault: str | None = None  # what is wrong with the type's entry in that configuration
     # Whether all that this host's ticks could not load can be loaded here.
@@ -220,6 +222,17 @@ class Excluded:
 
     since: datetime
     options: tuple[tuple[str, str], ...]  # each item is a host and its options, such as "--queue mail"
+
+
+@dataclass(frozen=True)
+class OnlyElsewhere:
+    """No host that ticks now can run the waiting job. ``host`` could run it, but last ticked ``at``.
+
+    Both are None if no such host is known.
+    """
+
+    host: str | None = None
+    at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -293,6 +306,9 @@ class JobFacts:
     killed: KilledTicks | None = None  # the ticks that could have started the first attempt
     type_facts: TypeFacts | None = None  # set if the job waits and its type is unknown here or to the ticks
     out_of_reach: Excluded | None = None
+    only_elsewhere: OnlyElsewhere | None = None
+    # If a clock that was ahead set the due time of the waiting job: the command that runs the job sooner.
+    misdated: str | None = None
     misfit_since: datetime | None = None  # when a tick first found that the payload does not fit the handler
     limit: str | None = None  # a sentence about the reached limit that the job waits for
     reported: Reported | None = None  # the progress that the running attempt has reported

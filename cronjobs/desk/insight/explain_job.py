@@ -33,9 +33,12 @@ from cronjobs.desk.insight.explain_phrases import (
     capital,
     enqueued_by,
     late,
+    made_by_hand,
+    missing_because,
     name,
     pause,
     ran_early_words,
+    started,
     triggered,
     who,
 )
@@ -47,7 +50,7 @@ from cronjobs.engine.rules.concurrency import in_the_past
 from cronjobs.engine.rules.ending import GAVE_UP
 from cronjobs.engine.rules.error_groups import class_and_text, says_class
 from cronjobs.engine.rules.misfits import FAILS_AGAIN, LEAST, MISFIT, MOST, OUTLIVED
-from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN
+from cronjobs.engine.rules.occurrences import BEFORE, ON_TIME_WITHIN
 from cronjobs.engine.rules.progress import in_words, time_left
 from cronjobs.engine.rules.recovery_policy import MAX_LOSSES, ON_LOST
 from cronjobs.errors import EffectUnknown, GiveUp
@@ -125,6 +128,10 @@ def _origin(life: JobLife, job: JobFacts | None, made: OccurrenceOfJob | None, t
         if row.early:
             of = f"the occurrence of {name(made.schedule)} at {times.with_utc(row.whole_last)}"
             return f"{who_} was made for {of}{key}: it {ran_early_words(row.reason or '', times)}."
+        if row.backfilled:
+            fill, of = one_line(row.reason or "", 400).partition(BEFORE)[0], times.with_utc(row.whole_last)
+            when = times.clock(row.decided_at)
+            return f"{who_} was made by a {fill} at {when} for the occurrence of {name(made.schedule)} at {of}{key}."
         return (
             f"{who_} was made{by} for the occurrence of {name(made.schedule)} at {times.with_utc(row.whole_last)}, "
             f"{late(row.decided_at - row.whole_last)}{key}."
@@ -156,10 +163,14 @@ def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     # retried by hand, or if its payload did not fit.
     if job.attempts and (job.attempts[0].outcome != job.status or job.status == "failed"):
         return []
+    by_hand = bool(job.attempts) and job.attempts[0].by_hand
     behind = begun - job.run_at
     if behind < timedelta(0):
-        return [(begun, f"It started at {times.clock(begun)}, before it was due at {times.clock(job.run_at)}.")]
-    said = f"It was due at {times.clock(job.run_at)} and started {late(behind)}, at {times.clock(begun)}."
+        how = 'Someone started it with "cronjobs run"' if by_hand else "It started"
+        return [(begun, f"{how} at {times.clock(begun)}, before it was due at {times.clock(job.run_at)}.")]
+    said = f"{started('It', job.run_at, begun, times, by_hand=by_hand)}."
+    if made_by_hand(job.enqueued_by) and not by_hand:
+        said = f"It was due at once, and started {rough(behind)} later, at {times.clock(begun)}."
     return [(begun, sentence) for sentence in (*_passed_over(job, times), said)]
 
 
@@ -259,8 +270,8 @@ def _late_try(job: JobFacts, late_try: LateTry, times: LocalTimes) -> list[str]:
     why += [f"no tick reached the database {between(*late_try.quiet, times)}"] if late_try.quiet else []
     if late_try.due_at is None:
         return [f"Before attempt {late_try.number} began, {'; '.join(why)}."]
-    due, behind = times.clock(late_try.due_at), late(late_try.begun_at - late_try.due_at)
-    said = f"Attempt {late_try.number} was due at {due} and started {behind}, at {times.clock(late_try.begun_at)}"
+    what = f"Attempt {late_try.number}"
+    said = started(what, late_try.due_at, late_try.begun_at, times, by_hand=late_try.by_hand)
     return [*_passed_over(job, times), f"{said}{': ' if why else ''}{'; '.join(why)}."]
 
 
@@ -539,6 +550,9 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     waits, why = f"Job {job.id} waits for {turn}{failed}", "; ".join(_reasons(job, times, around))
     if job.run_at > now:
         sentence = f"{waits}, due at {times.clock(job.run_at)}, in {rough(job.run_at - now)}."
+        if job.misdated is not None:
+            clock = "This time is too late, because a clock was ahead when it set the time."
+            ends = [f'{clock} To run the job sooner, type "{job.misdated}".', *ends]
         return [sentence, *ends] + ([f"When it is due, it will still wait: {why}."] if why else [])
     if not why:
         last = around.last_tick
@@ -602,10 +616,10 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
         reasons.append(f'no handler or command "{name(facts.name)}" is registered in this configuration{other}')
     if facts.file_fault is not None:
         reasons.append(f"the type's entry in the file here is broken: {one_line(facts.file_fault, 300)}")
-    for where, why in facts.not_loaded_here:
-        reasons.append(f"{one_line(where, 120)} {one_line(why, 200)} (in this configuration)")
-    for host, where, why in facts.not_loaded:
-        reasons.append(f"on {name(host)} {one_line(where, 120)} {one_line(why, 200)}")
+    if facts.not_loaded_here:
+        reasons.append(f"{missing_because(facts.not_loaded_here)} (in this configuration)")
+    for host, faults in groupby(facts.not_loaded, key=lambda fault: fault[0]):
+        reasons.append(f"on {name(host)} {missing_because([(where, what) for _, where, what in faults])}")
     if facts.loads_only_here:
         compare = 'compare "cronjobs config show" and "cronjobs crontab show"'
         reasons.append(f"on this host, this command could load it, so {MENDED_OR_ENVIRONMENT}: {compare}")
@@ -624,6 +638,13 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         reasons.append(f"{of} is running, and must end first" if job.turn_after.running else f"{of} comes first")
     if job.type_facts is not None:
         reasons += type_reasons(job.type_facts, times)
+    # ``type_reasons`` has named the host if the type is not registered here.
+    if job.only_elsewhere is not None and job.type_facts is None:
+        could = ""
+        if job.only_elsewhere.host is not None and job.only_elsewhere.at is not None:
+            host, at = name(job.only_elsewhere.host), times.clock(job.only_elsewhere.at)
+            could = f"; {host}, which could run it, has not ticked since {at}"
+        reasons.append(f"no host that ticks now can run {name(job.job_type)}{could}")
     if job.out_of_reach is not None:
         with_ = ", ".join(f"{name(host)} with {one_line(options, 200)}" for host, options in job.out_of_reach.options)
         since = times.clock(job.out_of_reach.since)

@@ -8,19 +8,25 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.explain_facts import AttemptFacts, AwaitedJob, JobFacts, JobsAhead
+from cronjobs.desk.insight.explain_facts import AttemptFacts, AwaitedJob, JobFacts, JobsAhead, OnlyElsewhere
+from cronjobs.desk.insight.waiting import LateGroup, stranded
+from cronjobs.desk.insight.watched import ticking
 from cronjobs.desk.store import explaining
+from cronjobs.desk.store.status_facts import misdated
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.concurrency import Candidate, choose
+from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.engine.store.concurrency import running_by_key
 from cronjobs.engine.store.effects import unknown_of
 from cronjobs.engine.store.job_types import present_types, remembered
 from cronjobs.engine.store.not_started import COUNTED, lanes_due
 from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.store.ticks import last_ticks
 from cronjobs.errors import EffectUnknown
 from cronjobs.model import Status
 from cronjobs.text import one_line
@@ -38,8 +44,12 @@ def with_obstacles(
         return replace(job, unsettled=reported or unknown_of(connection, [job.id]).get(job.id))
     if job.status in (Status.QUEUED, Status.FAILED, Status.CANCELLED) and job.attempt:
         job = replace(job, unsettled=unknown_of(connection, [job.id]).get(job.id))
-    if job.status not in (Status.QUEUED, Status.FAILED) or job.run_at > database_now(connection):
+    if job.status not in (Status.QUEUED, Status.FAILED):
         return job
+    if job.run_at > database_now(connection):
+        found = misdated(connection, FUTURE_WATERMARK, job.id)
+        return replace(job, misdated=f"cronjobs {found[0].verb} {job.id}") if found else job
+    job = _with_hosts(connection, job, settings.run.every)
     runnable = present_types(connection, remembered(settings.run.every))
     place = explaining.place_in_line(connection, job.id, runnable)
     if place is None:
@@ -47,6 +57,14 @@ def with_obstacles(
     if place.first_id is not None:
         return replace(job, turn_after=AwaitedJob(place.first_id, bool(place.running)))
     return replace(job, ahead=_ahead(connection, job, place.priority, settings, types().types, runnable))
+
+
+def _with_hosts(connection: Connection, job: JobFacts, every: timedelta) -> JobFacts:
+    """Return *job*. If none of the hosts that tick now can run it, add the host that could, by the finding's rule."""
+    ticks = [dict(tick._mapping) for tick in last_ticks(connection)]
+    at_work = ticking(ticks, database_now(connection), every)
+    found = stranded(connection, [LateGroup(job.queue, job.job_type, job.run_at, late=1)], at_work, ticks)
+    return replace(job, only_elsewhere=OnlyElsewhere(found[0].host, found[0].at)) if found else job
 
 
 def _ahead(
@@ -85,10 +103,11 @@ def _ahead(
 def _reported_as_unknown(connection: Connection, attempt: AttemptFacts) -> str | None:
     """Return the key of the effect that the attempt's error reports as unknown, unless someone has settled it."""
     said = attempt.error or ""
-    if attempt.error_type != EffectUnknown.__name__ or not (said.startswith(_BEFORE) and said.endswith(_AFTER)):
+    quoted, done, _ = said.removeprefix(_BEFORE).rpartition(_AFTER)
+    if attempt.error_type != EffectUnknown.__name__ or not (said.startswith(_BEFORE) and done):
         return None
     try:
-        [key] = shlex.split(said[len(_BEFORE) : -len(_AFTER)])
+        [key] = shlex.split(quoted)
     except ValueError:
         return None
     return key if explaining.is_unsettled(connection, key) else None

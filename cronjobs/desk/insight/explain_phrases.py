@@ -5,12 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from cronjobs.desk.insight.explain_facts import PauseFacts, TickFacts, Triggered
 from cronjobs.desk.insight.formatting import LocalTimes, on_the_clock
+from cronjobs.engine.jobs.job_types import NOT_IMPORTED
 from cronjobs.engine.rules.occurrences import early_words
 from cronjobs.model import Status, rough
 from cronjobs.text import one_line
+
+_MADE_BY_HAND: Final = ("trigger ", "backfill ")
+
+
+def made_by_hand(enqueued_by: str | None) -> bool:
+    """Return whether a person made the job of a schedule, so that it was due at once and not by the schedule."""
+    return (enqueued_by or "").startswith(_MADE_BY_HAND)
+
+
+def started(what: str, due: datetime, begun: datetime, times: LocalTimes, *, by_hand: bool) -> str:
+    """Return text such as "It was due at 08:00:00 and started 7m late, at 08:07:00".
+
+    *by_hand*: whether "cronjobs run" started the attempt. Then its time was a person's choice, and not late.
+    """
+    was_due = f"{what} was due at {times.clock(due)}"
+    if by_hand:
+        return f'{was_due}, and someone started it with "cronjobs run" at {times.clock(begun)}'
+    return f"{was_due} and started {late(begun - due)}, at {times.clock(begun)}"
 
 
 def late(by: timedelta) -> str:
@@ -30,6 +50,15 @@ def enqueued_by(by: str) -> str:
     """Return text such as "enqueued by app/web", or "triggered by ada" for a job of "cronjobs trigger"."""
     person = by.removeprefix("trigger ")
     return f"{'enqueued' if person == by else 'triggered'} by {name(person)}"
+
+
+def missing_because(faults: Sequence[tuple[str, str]]) -> str:
+    """Return why a job type may be missing. *faults* is not empty. Each has the place of the fault, and the reason."""
+    shown = [(one_line(where, 120), one_line(what, 200)) for where, what in faults]
+    if len(shown) > 1:
+        return f"the type is missing because of one of these: {', '.join(f'{where} ({what})' for where, what in shown)}"
+    [(where, what)] = shown
+    return f"{where} {what}" if what.startswith(NOT_IMPORTED) else f"{where}: {what}"
 
 
 def who(tick: TickFacts | None) -> str | None:

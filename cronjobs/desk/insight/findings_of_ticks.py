@@ -20,7 +20,6 @@ from cronjobs.desk.insight.same_cause import (
     names_schedule,
     others_at_fault,
     recorded_faults,
-    takes_away,
 )
 from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.desk.insight.watched import TwoFiles, last_sign, quiet_after
@@ -33,7 +32,7 @@ from cronjobs.engine.store.meta import MOVED
 from cronjobs.engine.tick.not_started import LIMITED
 from cronjobs.engine.tick.result import as_noted
 from cronjobs.errors import MovedDatabase, shown_path
-from cronjobs.model import Status, duration_text, rough
+from cronjobs.model import duration_text, rough
 from cronjobs.text import nearest
 
 _SHOW_CRON = "cronjobs crontab show"
@@ -71,7 +70,7 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     without_room = dict(same.no_room)
     for job_type, problem in health.never_begin:
         held = sum(without_room.pop(place) for place in list(without_room) if place[1] == job_type)
-        yield _fault(str(problem), (str(problem),), (), (), held, health, same)
+        yield _fault(str(problem), (), (str(problem),), {}, (), held, health, same)
     # Jobs whose payloads do not fit have a finding of their own.
     misfits = {found.job_type for found in health.misfits}
     for job_type, problem in health.schedule_misfits:
@@ -166,8 +165,8 @@ def _misdated(health: Health) -> Iterator[Finding]:
     if not found:
         return
     which = several([f"job {job.job_id} ({job.job_type}) in {rough(job.run_at - health.now)}" for job in found])
-    retries = [str(job.job_id) for job in found if job.status == Status.FAILED]
-    others = [str(job.job_id) for job in found if job.status != Status.FAILED]
+    retries = [str(job.job_id) for job in found if job.verb != "run"]
+    others = [str(job.job_id) for job in found if job.verb == "run"]
     text = f"some jobs are due too late, because a clock was ahead when it set their times: {which}"
     if retries and others:
         text += f' (for each of {several(others)}, run "cronjobs run ID")'
@@ -181,12 +180,12 @@ def _config(
     """Find faults in the file here, and the faults that other hosts' ticks recorded about their own files."""
     here = [(fault.where, fault.what, f"{fault.where}: {fault.what}") for fault in health.faults]
     here += [(problem.path, problem.message, str(problem)) for problem in settings.problems]
-    types, late = same.hosts.get("", ()), dict(same.entries.get("", {}))
+    types, late = dict(same.hosts.get("", {})), dict(same.entries.get("", {}))
     recorded, hosts = _recorded(dict(as_noted(where, what) for where, what, _ in here), health, at_work)
     closed = {limit.prefix: jobs for limit, jobs in health.limited.items() if limit.most == 0}
     refused = settings.broken and bool(why_none_starts(settings, health.ticking(settings.run.every)))
     for wheres, what, text in _together(here):
-        its = types if any(takes_away(where, types) for where in wheres) else ()
+        its = {name: types.pop(name) for name, causes in list(types.items()) if not {*causes}.isdisjoint(wheres)}
         held = sum(closed.pop(prefix) for prefix in list(closed) if any(_names_limit(w, prefix) for w in wheres))
         stops_all = refused and text in map(str, settings.problems)
         if stops_all:
@@ -198,9 +197,10 @@ def _config(
         known = dict(noted for where in wheres if (noted := as_noted(where, what)) in recorded.items())
         rows, subject = (_rows(known, hosts), hosts[0]) if known else ((text,), "")
         text = f"{text}; nothing runs with this file" if stops_all else text
-        found = _fault(text, rows, its, tuple(stuck), held, health, same, since=since, grew_at=newest, subject=subject)
+        found = _fault(
+            text, wheres, rows, its, tuple(stuck), held, health, same, since=since, grew_at=newest, subject=subject
+        )
         yield replace(found, severity=Severity.CRITICAL) if stops_all else found
-        types = () if its else types
     alike: dict[frozenset[tuple[str, str]], list[Mapping[str, Any]]] = {}
     for tick in others_at_fault(health, settings):
         alike.setdefault(frozenset(recorded_faults(tick).items()), []).append(tick)
@@ -280,8 +280,9 @@ def _of_hosts(
     )
     found = _fault(
         f"{whose} file: {several([row_of(*fault) for fault in faults.items()])}",
+        tuple(faults) if len(faults) == 1 else (),
         _rows(faults, hosts),
-        [job_type for host in hosts for job_type in same.hosts.get(host, ())],
+        {job_type: causes for host in hosts for job_type, causes in same.hosts.get(host, {}).items()},
         tuple(name for host in hosts for name in same.entries.get(host, ())),
         # Every host counts the same jobs, so take the largest count and not the sum.
         max(_held_by_limits(tick, faults) for tick in ticks),
@@ -329,8 +330,9 @@ def _names_limit(where: str, prefix: str) -> bool:
 
 def _fault(
     text: str,
+    told: Collection[str],
     rows: tuple[str, ...],
-    types: Sequence[str],
+    types: Mapping[str, Sequence[str]],
     stuck: tuple[str, ...],
     held: int,
     health: Health,
@@ -340,13 +342,14 @@ def _fault(
     """Return a finding about a fault in a file.
 
     The fault may leave *types* unknown, schedules *stuck*, or due jobs *held* back. In these cases due work is not
-    done, so the finding is critical.
+    done, so the finding is critical. *types* has the possible causes of each type. The text names them again unless
+    they are all in *told*, the faults that *text* describes.
     """
     severity = Severity.CRITICAL if types or stuck or held else Severity.WARNING
     if types:
         due = sum(health.unresolved.get(job_type, 0) for job_type in types)
         names = [name for job_type in types for name in health.unknown_schedules.get(job_type, ())]
-        text = f"{text}; without {several(types)}, {' and '.join(waiting_words(due, names))}"
+        text = f"{text}; without {_missing(types, told)}, {' and '.join(waiting_words(due, names))}"
     if stuck:
         text = f"{text}; no tick has fired the due occurrences of {several(stuck)}"
     if held:
@@ -356,6 +359,17 @@ def _fault(
     ]
     covers += [Covered("behind", stuck)] if stuck else []
     return Finding("config", text, severity, command="cronjobs check", rows=rows, covers=tuple(covers), **more)
+
+
+def _missing(types: Mapping[str, Sequence[str]], told: Collection[str]) -> str:
+    """Return text such as "t.a, t.b (because of one of these: module a, module b)"."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for job_type, causes in types.items():
+        alike.setdefault(() if {*causes} <= {*told} else tuple(map(shown_path, causes)), []).append(job_type)
+    return " and ".join(
+        several(names) + (f" (because of {'one of these: ' * (len(causes) > 1)}{several(causes)})" if causes else "")
+        for causes, names in alike.items()
+    )
 
 
 def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:

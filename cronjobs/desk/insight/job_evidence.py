@@ -28,10 +28,12 @@ from cronjobs.desk.insight.explain_facts import (
     Triggered,
     TypeFacts,
 )
+from cronjobs.desk.insight.explain_phrases import missing_because
 from cronjobs.desk.insight.formatting import at_work_within
 from cronjobs.desk.insight.judged_types import judged_types
 from cronjobs.desk.insight.kept_from_starting import kept_from_starting, kept_from_starting_here, recorded_causes
 from cronjobs.desk.insight.releasing import Holders
+from cronjobs.desk.insight.same_cause import faults_here, faults_of_type, possible_causes, recorded_faults
 from cronjobs.desk.insight.schedule_history import (
     ends_at,
     in_force,
@@ -40,13 +42,14 @@ from cronjobs.desk.insight.schedule_history import (
     pauses_over_time,
 )
 from cronjobs.desk.insight.waiting import options_against
-from cronjobs.desk.insight.watched import quiet_after
+from cronjobs.desk.insight.watched import last_ticking, quiet_after
 from cronjobs.desk.rules.pausing import of_queue
 from cronjobs.desk.rules.settling import settled_effect
 from cronjobs.desk.rules.tick_rows import did_of, outages_in, texts_in, was_importing
 from cronjobs.desk.store import explaining
 from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.execution.foreground_claim import WORKER
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.concurrency import Limit, reached
@@ -72,6 +75,7 @@ from cronjobs.engine.tick.not_started import (
     in_words,
     why_it_must_fit,
 )
+from cronjobs.engine.tick.result import as_noted
 from cronjobs.errors import ForeignDatabase, MovedDatabase
 from cronjobs.model import Status
 from cronjobs.reserved import EXEC_PREFIX
@@ -152,7 +156,14 @@ def job_facts(
     for run in explaining.attempts_of(connection, job_ids):
         before = attempts.setdefault(run.job_id, [])
         attempt = AttemptFacts(
-            run.attempt, run.outcome, run.started_at, run.finished_at, _host(run.runner), run.error_type, run.error
+            run.attempt,
+            run.outcome,
+            run.started_at,
+            run.finished_at,
+            _host(run.runner),
+            run.error_type,
+            run.error,
+            by_hand=run.worker == WORKER,
         )
         before.append(replace(attempt, released=run.attempt - 1 - (before[-1].number if before else 0)))
     doubtful: dict[int, list[DoubtfulEffect]] = {}
@@ -239,8 +250,9 @@ def _passed_over(
     now = around.now
     due = {row.id: now for row in rows if _waits_due(row, now)}
     waiting = due.keys()
-    if not due and len(rows) == 1 and (begun := attempts.get(rows[0].id)):
-        due = {rows[0].id: begun[-1].started_at}
+    before = {row.id: attempts.get(row.id, ()) for row in rows}
+    if not due and len(rows) == 1 and (begun := before[rows[0].id]):
+        due, before = {rows[0].id: begun[-1].started_at}, {rows[0].id: begun[:-1]}
     asked = [row for row in rows if row.id in due]
     if not asked:
         return {}, {}
@@ -249,14 +261,19 @@ def _passed_over(
     found: dict[int, NotStartedRecord] = {}
     beyond: dict[int, Excluded] = {}
     for row in asked:
-        since_due = [tick for tick in records if row.run_at <= tick.finished_at <= due[row.id]]
+        # A job may be younger than its due time, for example if a backfill made it.
+        since = max(row.run_at, row.created_at, *(attempt.finished_at for attempt in before[row.id]))
+        since_due = [tick for tick in records if since <= tick.finished_at <= due[row.id]]
         begun_since = [tick for tick in since_due if tick.started_at >= max(row.run_at, row.created_at)]
         excluded = [(tick, options) for tick in begun_since if (options := options_against(tick, _place(row)))]
         if row.id in waiting and excluded and len(excluded) == len(begun_since):
             by_host = {tick.host: options for tick, options in reversed(excluded)}
             beyond[row.id] = Excluded(min(tick.started_at for tick, _ in excluded), tuple(sorted(by_host.items())))
-        off = _long_jobs_off(since_due, row, around.quiet_after)
+        last = _last_at_work(since_due, around.quiet_after)
+        off = _long_jobs_off(last, row)
         for tick in since_due:
+            if tick.host not in last:
+                continue  # what a host left that has gone since does not explain why the job still waits
             entry = entry_for(tick.not_started, **_place(row))
             if entry is not None and entry["why"] == LONG_OFF and not off:
                 continue  # another host ticks that may run the job
@@ -264,7 +281,7 @@ def _passed_over(
                 passed_over = entry["why"] == PASSED_OVER and tick in begun_since
                 found[row.id] = NotStartedRecord(
                     tick_facts(tick),
-                    _HAD_A_WORKER if passed_over else why + _more(entry["why"], tick) + why_it_must_fit(entry),
+                    _HAD_A_WORKER if passed_over else why + _more(entry["why"], tick, row) + why_it_must_fit(entry),
                     too_short=entry["why"] == TOO_SHORT,
                     again=any(_ran_in(tick, each) for each in attempts.get(row.id, ())),
                     out_of_time=entry["why"] == OUT_OF_TIME,
@@ -293,24 +310,32 @@ def _killed(
     return KilledTicks(found.ticks, found.importing) if found.ticks else None
 
 
-def _long_jobs_off(ticks: Sequence[Any], job: Any, within: timedelta) -> tuple[str, ...]:
-    """Return the hosts of *ticks* (newest first) if the last tick of each host left the job because long jobs are off.
-
-    Hosts that stopped more than *within* before the newest tick do not count.
+def _last_at_work(ticks: Sequence[Any], within: timedelta) -> dict[str, Any]:
+    """Return the last of *ticks* (newest first) of each host, without hosts that stopped more than *within* before the
+    newest tick.
     """
-    last = {tick.host: tick for tick in reversed(ticks) if ticks[0].finished_at - tick.finished_at <= within}
+    return {tick.host: tick for tick in reversed(ticks) if ticks[0].finished_at - tick.finished_at <= within}
+
+
+def _long_jobs_off(last: Mapping[str, Any], job: Any) -> tuple[str, ...]:
+    """Return the hosts whose ticks are *last* if each tick left the job because long jobs are off."""
     entries = [entry_for(tick.not_started, **_place(job)) for tick in last.values()]
     return tuple(sorted(last)) if all(entry and entry["why"] == LONG_OFF for entry in entries) else ()
 
 
-def _more(why: str, tick: Any) -> str:
+def _more(why: str, tick: Any, job: Any) -> str:
     """Return the details in the tick's row about why the tick did not start the job."""
     if why == OUT_OF_TIME:
         return _after_others(tick.did)
-    if why == UNKNOWN_TYPE and (faults := texts_in(tick.did, "not_loaded")):
-        listed = (f"{one_line(where, 120)} {one_line(what, 200)}" for where, what in faults.items())
-        return f"; on {one_line(tick.host, 120)} {'; '.join(listed)}"
+    if why == UNKNOWN_TYPE and (faults := _possible(job.job_type, tick, inline=job.schedule == job.job_type)):
+        return f"; on {one_line(tick.host, 120)} {missing_because(list(faults.items()))}"
     return ""
+
+
+def _possible(job_type: str, tick: Any, *, inline: bool) -> dict[str, str]:
+    """Return the faults that the tick recorded and that may be why its host does not know the type."""
+    faults = recorded_faults(tick._mapping)
+    return {where: faults[where] for where in possible_causes(job_type, faults, inline=inline)}
 
 
 def _after_others(did: Any) -> str:
@@ -340,36 +365,46 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
     """Return whether some host can run a job type, and if not, why not, as far as ticks recorded it."""
     runnable = present_types(connection, remembered(settings.run.every))
     known = None if runnable is None else job_type in runnable
-    since, silent_since, faults = None, None, {}
+    since, silent_since = None, None
+    recorded: dict[str, dict[str, str]] = {}
+    inline = False
     row = explaining.last_tick_that_knew(connection, job_type)
     if not known or job_type not in types.types:
+        now, ticks = database_now(connection), [dict(tick._mapping) for tick in last_ticks(connection)]
         if row is not None:
             since = explaining.first_tick_without(connection, row)
-            newest = [tick_facts(tick) for tick in last_ticks(connection) if tick.host == row.host]
-            signs = [tick.last_sign_at for tick in newest]
-            quiet = bool(signs) and database_now(connection) - max(signs) > quiet_after(settings.run.every)
+            signs = [tick["finished_at"] or tick["started_at"] for tick in ticks if tick["host"] == row.host]
+            quiet = bool(signs) and now - max(signs) > quiet_after(settings.run.every)
             silent_since = max(signs) if quiet else None
+        inline = job_type in explaining.schedules_of_type(connection, job_type)
+        at_work = {tick["host"] for tick in last_ticking(ticks, now, settings.run.every)}
         for tick in reversed(explaining.newest_ticks_with_types(connection)):
-            faults[tick.host] = texts_in(tick.did, "not_loaded")
-    recorded = {pair for several in faults.values() for pair in several.items()}
-    faults_here = [(fault.where, fault.what) for fault in types.faults] if job_type not in types.types else []
-    recorded_here = faults.get(Identity.here().host, {}).keys()
-    paths = f"job_types.{job_type}."
-    problems = [str(problem) for problem in settings.problems if f"{problem.path}.".startswith(paths)]
+            if tick.host in at_work:
+                recorded[tick.host] = _possible(job_type, tick, inline=inline)
+    here = dict(faults_here(types.faults, settings))
+    causes = possible_causes(job_type, here, inline=inline) if job_type not in types.types else ()
+    problems = [problem for problem in settings.problems if faults_of_type(job_type, [problem.path], inline)]
+    in_file = {as_noted(problem.path, problem.message) for problem in problems}
+    on_this_host = Identity.here().host
+    listed = {pair for faults in recorded.values() for pair in faults.items()} | in_file
+    recorded_here = recorded.get(on_this_host, {}).keys()
     return TypeFacts(
         job_type,
         known,
         None if row is None else tick_facts(row),
         since,
         silent_since,
-        tuple((host, where, what) for host, several in faults.items() for where, what in several.items()),
+        tuple(
+            (host, *fault)
+            for host, faults in recorded.items()
+            for fault in faults.items()
+            if host != on_this_host or fault not in in_file
+        ),
         # A broken file is no evidence that the type is missing.
         here=job_type in types.types or (None if settings.broken else False),
-        not_loaded_here=tuple(pair for pair in faults_here if pair not in recorded),
-        file_fault="; ".join(problems) or None,
-        loads_only_here=bool(recorded_here)
-        and job_type in types.types
-        and recorded_here.isdisjoint(fault.where for fault in types.faults),
+        not_loaded_here=tuple((where, here[where]) for where in causes if as_noted(where, here[where]) not in listed),
+        file_fault="; ".join(map(str, problems)) or None,
+        loads_only_here=bool(recorded_here) and job_type in types.types and recorded_here.isdisjoint(here),
     )
 
 
@@ -523,10 +558,10 @@ def _late_tries(
 ) -> Iterable[LateTry]:
     """Find out what delayed the last attempts, oldest first. Leave out the job's first attempt."""
     late = around.quiet_after
-    ended = [(each.number, each.started_at, each.finished_at) for each in job.attempts[-LATE_TRIES - 1 :]]
+    ended = [(each.number, each.started_at, each.finished_at, each.by_hand) for each in job.attempts[-LATE_TRIES - 1 :]]
     if job.status == Status.RUNNING and job.started_at and (not ended or ended[-1][0] < job.attempt):
-        ended.append((job.attempt, job.started_at, job.started_at))
-    for (_, _, before), (number, begun, _) in pairwise(ended):
+        ended.append((job.attempt, job.started_at, job.started_at, False))
+    for (_, _, before, _), (number, begun, _, by_hand) in pairwise(ended):
         is_last = number == job.attempt and job.status not in (Status.QUEUED, Status.FAILED)
         due = job.run_at if is_last and before <= job.run_at <= begun else None
         since = due or before
@@ -539,7 +574,7 @@ def _late_tries(
         # A time without ticks that had ended when the attempt became due did not delay the attempt.
         quiet = None if quiet is None or quiet[1] <= since else quiet
         if due or quiet or held:
-            yield LateTry(number, begun, due, held, quiet)
+            yield LateTry(number, begun, due, by_hand, held, quiet)
 
 
 def longest_quiet(

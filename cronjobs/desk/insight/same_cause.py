@@ -11,7 +11,7 @@ module's types.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import starmap, takewhile
@@ -25,6 +25,7 @@ from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, fai
 from cronjobs.desk.rules.tick_rows import texts_in
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.jobs.job_types import Fault
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.engine.tick.not_started import LONG_OFF, NO_PLACE, OUT_OF_TIME, TOO_SHORT
 from cronjobs.engine.tick.result import as_noted
@@ -32,8 +33,9 @@ from cronjobs.engine.tick.result import as_noted
 FAILED_IN_A_ROW: Final = 3  # the default of warn_after_failures
 # Hosts that record within this time that a job type has become unknown report the same change.
 SHORTLY: Final = timedelta(minutes=10)
-# If code could not be imported, a fault's ``where`` (see jobs.job_types) begins with one of these.
-_OF_MODULES: Final = ("module ", "setup ")
+# If code could not be imported, a fault's ``where`` (see jobs.job_types, or the path in the file) is "imports" or begins
+# with one of these.
+_OF_IMPORTS: Final = ("module ", "setup ", "imports[")
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class SameCause:
 
     The finding ``dead`` covers ``late`` (schedules past their grace), ``failing`` (failing schedules) and ``types``
     (failing job types). ``hosts`` maps a host ("" for this host) to the types that are unknown because the host cannot
-    import a module or use the types' entries in the file. ``entries`` maps a host to the schedules that it does not
-    fire, because it cannot use their entries in the file.
+    import a module or use the types' entries in the file, and each of these types to its ``possible_causes``.
+    ``entries`` maps a host to the schedules that it does not fire, because it cannot use their entries in the file.
     """
 
     late: tuple[str, ...] = ()
@@ -57,7 +59,7 @@ class SameCause:
     # Maps each type that no tick knows to its failing schedules.
     unknown_failing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unknown_types: tuple[str, ...] = ()  # failing types that no tick knows
-    hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    hosts: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     # Maps a host to the schedules that are behind there, and each of these to the time since which it is behind.
     entries: Mapping[str, Mapping[str, datetime]] = field(default_factory=dict)
     # Maps a queue and type to the number of late jobs that ticks had no room for.
@@ -265,29 +267,22 @@ def names_schedule(wheres: Collection[str], name: str) -> bool:
 # --- types that a fault in the file or the code makes unknown ---------------------------------------------------------
 
 
-def _without_their_module(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
-    """Map hosts ("" for this host) to the types that are unknown because of a fault in the host's file or code."""
+def _without_their_module(health: Health, settings: Settings) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Return ``SameCause.hosts``."""
     on_ticks = [recorded_faults(tick) for tick in health.last_ticking(settings.run.every)]
     places = _places(health, settings)
-    module_gone = not health.judged_by_ticks or any(map(_names_module, on_ticks))
-    since = min((at for at in health.watch.not_loaded.values() if at is not None), default=None)
-    found: dict[str, list[str]] = {}
+    module_gone = not health.judged_by_ticks or any(map(faults_of_imports, on_ticks))
+    began = health.watch.not_loaded or health.watch.misconfigured
+    since = min((at for at in began.values() if at is not None), default=None)
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
     for job_type in sorted(health.unresolved.keys() | health.unknown_schedules.keys()):
-        # The type may belong to an inline command. Then the schedule's entry in the file has the command.
         inline = job_type in health.unknown_schedules.get(job_type, ())
-        place = next(
-            (
-                place
-                for place, wheres in places.items()
-                if names_type(wheres, job_type) or (inline and names_schedule(wheres, job_type))
-            ),
-            None,
-        )
-        if place is None and module_gone and not _gone_before(job_type, since, health):
-            place = next((place for place, wheres in places.items() if _names_module(wheres)), None)
-        if place is not None:
-            found.setdefault(place, []).append(job_type)
-    return {place: tuple(types) for place, types in found.items()}
+        of_type = {place: its for place, wheres in places.items() if (its := faults_of_type(job_type, wheres, inline))}
+        if not of_type and module_gone and not _gone_before(job_type, since, health):
+            of_type = {place: its for place, wheres in places.items() if (its := faults_of_imports(wheres))}
+        for place, causes in list(of_type.items())[:1]:
+            found.setdefault(place, {})[job_type] = causes
+    return found
 
 
 def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]:
@@ -305,21 +300,21 @@ def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]
 
 def _places(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
     """Map hosts ("" for this host) to the unusable parts of their file and code, which ``config`` also reports."""
-    here = tuple(where for where, _ in faults_here(health, settings))
+    here = tuple(where for where, _ in faults_here(health.faults, settings))
     return ({"": here} if here else {}) | {
         tick["host"]: tuple(recorded_faults(tick)) for tick in others_at_fault(health, settings)
     }
 
 
-def faults_here(health: Health, settings: Settings) -> list[tuple[str, str]]:
-    """Return the unusable parts of the file and the code here, as pairs of where and why."""
-    found = [(fault.where, fault.what) for fault in health.faults]
+def faults_here(faults: Iterable[Fault], settings: Settings) -> list[tuple[str, str]]:
+    """Return the unusable parts of the file and the code here, as pairs of where and why. *faults*: of the code."""
+    found = [(fault.where, fault.what) for fault in faults]
     return [*found, *((problem.path, problem.message) for problem in settings.problems)]
 
 
 def others_at_fault(health: Health, settings: Settings) -> list[Mapping[str, Any]]:
     """Return the ticks of ``last_ticking`` that recorded faults other than those here."""
-    here = dict(starmap(as_noted, faults_here(health, settings)))
+    here = dict(starmap(as_noted, faults_here(health.faults, settings)))
     last = health.last_ticking(settings.run.every)
     # If no tick starts with the file here, this host's last tick recorded the faults of an earlier file.
     none_starts = settings.broken and not health.ticking(settings.run.every)
@@ -332,21 +327,29 @@ def recorded_faults(tick: Mapping[str, Any]) -> dict[str, str]:
     return texts_in(tick["did"], "broken") | texts_in(tick["did"], "not_loaded")
 
 
-def _names_module(wheres: Collection[str]) -> bool:
-    return any(where.startswith(_OF_MODULES) for where in wheres)
+def possible_causes(job_type: str, wheres: Iterable[str], *, inline: bool) -> tuple[str, ...]:
+    """Return the faults at *wheres* of one host that may be why the host does not know *job_type*.
+
+    A fault in the type's own entry or handler is the cause. Otherwise any module that could not be imported may have
+    the type's handler. *inline*: whether the type is the command in the entry of the schedule of the same name.
+    """
+    wheres = tuple(wheres)
+    return faults_of_type(job_type, wheres, inline) or faults_of_imports(wheres)
 
 
-def names_type(wheres: Collection[str], job_type: str) -> bool:
-    """Return whether one of these faults is in this job type's handler or in its entry in the file."""
+def faults_of_type(job_type: str, wheres: Iterable[str], inline: bool) -> tuple[str, ...]:
+    """Return the faults in the type's own entry or handler."""
     entry = f"job_types.{job_type}"
-    return any(where in (job_type, entry) or where.startswith(f"{entry}.") for where in wheres)
-
-
-def takes_away(where: str, types: Collection[str]) -> bool:
-    """Return whether a fault at *where* may make some of *types* unknown."""
-    return _names_module([where]) or any(
-        names_type([where], job_type) or names_schedule([where], job_type) for job_type in types
+    return tuple(
+        where
+        for where in wheres
+        if where in (job_type, entry) or where.startswith(f"{entry}.") or (inline and names_schedule([where], job_type))
     )
+
+
+def faults_of_imports(wheres: Iterable[str]) -> tuple[str, ...]:
+    """Return the faults because of which some handlers were not imported."""
+    return tuple(where for where in wheres if where == "imports" or where.startswith(_OF_IMPORTS))
 
 
 def _gone_before(job_type: str, since: datetime | None, health: Health) -> bool:

@@ -184,7 +184,7 @@ def attempts_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Ro
         connection,
         f"""
         SELECT j.job_id, j.attempt, j.outcome, j.started_at, j.finished_at,
-          {columns_shown("runner", "error_type", "error")}
+          {columns_shown("runner", "worker", "error_type", "error")}
         FROM {JOB_RUNS} j WHERE j.job_id {AMONG_IDS} ORDER BY j.job_id, j.attempt""",
         ids=list(job_ids),
     ).all()

@@ -35,6 +35,7 @@ from cronjobs.engine.rules.recovery_policy import seconds
 from cronjobs.engine.store.effects import unknown_of
 from cronjobs.engine.store.job_rows import RUNNER_S
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
+from cronjobs.model import Status
 
 DEATHS_COUNTED: Final = 10_000
 DEATHS_NAMED: Final = 1000
@@ -389,22 +390,30 @@ class Misdated:
     status: str
     run_at: datetime
 
+    @property
+    def verb(self) -> str:
+        """The command that runs the job sooner. Only a failed job can be retried before it is due."""
+        return "jobs retry" if self.status == Status.FAILED else "run"
 
-def misdated(connection: Connection, by: timedelta) -> list[Misdated]:
+
+def misdated(connection: Connection, by: timedelta, job_id: int | None = None) -> list[Misdated]:
     """Return the waiting jobs, the first due first, whose ``run_at`` comes from a clock that was ahead by more than
-    *by*.
+    *by*. With *job_id*, look only at this job.
 
     The last attempt of such a job ended in the future, or the job never began, and was enqueued in the future and due
     at once.
     """
+    of_run, of_job = ("", "") if job_id is None else ("r.job_id = :job_id AND", "WHERE n.id = :job_id")
     rows = run(
         connection,
         f"""
         SELECT j.id, substr(j.job_type, 1, :longest) AS job_type, j.status, j.run_at FROM (
-          SELECT job_id, attempt FROM (SELECT r.job_id, r.attempt FROM {JOB_RUNS} r WHERE r.finished_at > {_AHEAD}
+          SELECT job_id, attempt FROM (SELECT r.job_id, r.attempt FROM {JOB_RUNS} r
+            WHERE {of_run} r.finished_at > {_AHEAD}
             ORDER BY r.finished_at DESC LIMIT :read) AS ran
           UNION ALL
-          SELECT id, 0 FROM (SELECT n.id, n.created_at, n.run_at FROM {JOBS} n ORDER BY n.id DESC LIMIT :read) AS newest
+          SELECT id, 0 FROM (SELECT n.id, n.created_at, n.run_at FROM {JOBS} n {of_job} ORDER BY n.id DESC LIMIT :read)
+            AS newest
           WHERE created_at > {_AHEAD} AND run_at <= created_at) AS planned
         JOIN {JOBS} j ON j.id = planned.job_id AND j.attempts = planned.attempt
         WHERE j.{WAITING} AND j.run_at > {_AHEAD} ORDER BY j.run_at, j.id LIMIT :most""",
@@ -412,6 +421,7 @@ def misdated(connection: Connection, by: timedelta) -> list[Misdated]:
         longest=LONGEST_NAME,
         read=MISDATED_READ,
         most=MISDATED_NAMED,
+        **({} if job_id is None else {"job_id": job_id}),
     )
     return [Misdated(row.id, row.job_type, row.status, row.run_at) for row in rows]
 

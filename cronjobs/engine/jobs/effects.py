@@ -119,6 +119,17 @@ def decide_entry(found: Record | None, lease: Lease, on_unknown: OnUnknown) -> E
 # --- one attempt's ledger ---------------------------------------------------------------------------------------------
 
 
+_ENDS: Final = {
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "timed_out": "timed out",
+    "lost": "was lost",
+    "interrupted": "was interrupted",
+    "cancelled": "was cancelled",
+    "snoozed": "asked to run again later",
+}
+
+
 @dataclass
 class Ledger:
     """Begins and records the effects of one attempt. ``stopped`` returns why the attempt must stop, or None if the
@@ -157,11 +168,12 @@ class Ledger:
         """
         decided: list[Entry] = []
         before: Record | None = None
+        earlier: str | None = None
 
         def write(connection: Connection) -> Entry:
             if not hold(connection, self.lease):
                 raise LeaseLost(f"{self._whose()} no longer holds its lease: the effect {key} was not begun")
-            nonlocal before
+            nonlocal before, earlier
             while True:
                 found = store.find(connection, key)
                 if found is not None and found.is_by(self.lease) and decided and isinstance(decided[-1], Begin):
@@ -169,13 +181,15 @@ class Ledger:
                     return decided[-1]
                 before = found
                 decided.append(decide_entry(found, self.lease, on_unknown))
+                if isinstance(decided[-1], Stop) and found is not None:
+                    earlier = self._how_it_ended(connection, found)
                 if self._write(connection, key, decided[-1]):
                     return decided[-1]
 
         entry = self._persist(write, 0.0, worth=self._is_worth_waiting)
         match entry:
             case Stop():
-                raise EffectUnknown(key)
+                raise EffectUnknown(key, earlier)
             case Wait(job_id=job_id):
                 raise EffectBusy(key, job_id)
             case Begin(unknown=True):
@@ -183,6 +197,19 @@ class Ledger:
                 said = "effect %s was begun%s, but its result was not recorded: this attempt does the effect again"
                 self.log.warning(said, key, whose)
         return entry
+
+    def _how_it_ended(self, connection: Connection, effect: Record) -> str | None:
+        """Return text such as "attempt 1, which began it, timed out", or None if no history row says it.
+
+        The error of the earlier attempt is why the effect is unknown, and this attempt's error replaces it on the job.
+        """
+        ended = store.end_of_attempt(connection, effect)
+        if ended is None:
+            return None
+        whose = "" if effect.job_id == self.lease.job_id else f" of job {effect.job_id}"
+        became = _ENDS.get(ended.outcome, "ended")
+        error = f" with {one_line(ended.error_type, 100)}" if ended.outcome == "failed" and ended.error_type else ""
+        return f"attempt {effect.attempt}{whose}, which began it, {became}{error}"
 
     def _write(self, connection: Connection, key: str, entry: Entry) -> bool:
         """Record *entry*, the decision about the effect *key*.

@@ -27,6 +27,7 @@ from cronjobs.text import error_text, one_line
 
 # The time between SIGTERM and SIGKILL when a process times out.
 PROCESS_GRACE: Final = timedelta(seconds=2)
+NOT_IMPORTED: Final = "cannot be imported: "
 
 
 @dataclass(frozen=True)
@@ -273,7 +274,7 @@ def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) ->
             raise
         # An import error may contain a URL with its password.
         trace = mask("".join(traceback.format_exception(error)), secrets)
-        return Fault(where, f"cannot be imported: {mask(error_text(error, 500), secrets)}", trace)
+        return Fault(where, f"{NOT_IMPORTED}{mask(error_text(error, 500), secrets)}", trace)
     return None
 
 

@@ -44,8 +44,8 @@ class CauseName(NamedTuple):
         """
         message = self.message
         if self.error_type == EffectUnknown.__name__ and message.startswith(_SETTLE):
-            key = message.removeprefix(_SETTLE).removesuffix(_DONE)
-            message = f"{_SETTLE.partition(':')[0]}: {key}"
+            key, _, earlier = message.removeprefix(_SETTLE).rpartition(_DONE)
+            message = f"{_SETTLE.partition(':')[0]}: {key}{earlier}"
         return class_and_text(self.error_type, message) or "(no message)"
 
 

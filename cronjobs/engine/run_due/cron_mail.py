@@ -6,7 +6,7 @@ import os
 import select
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -44,8 +44,9 @@ PATIENCE_S: Final = 0.5
 MOST_KEPT: Final = 1000
 OF_DATABASE: Final = "database.trouble"
 OF_CODE: Final = ("config.fault", "jobs.unknown_type")
-# One mail lists at most this many deaths. Further deaths are only counted.
-DEATHS_LISTED: Final = 10
+# One mail names at most this many causes of deaths. Deaths of further causes are only counted.
+CAUSES_NAMED: Final = 10
+IDS_NAMED: Final = 5  # of the further jobs that died of the same cause
 
 
 class Outlet:
@@ -145,14 +146,28 @@ class Reporter:
 
 @dataclass
 class _Deaths:
-    """The deaths of jobs in this tick that share one cause.
+    """The deaths of jobs in this tick that share one cause. ``first`` is the id of the job that died first.
 
-    ``is_news`` says whether to mail these deaths. It is None until that is decided.
+    ``ids`` are the ids of the next few jobs. ``is_news`` says whether to mail these deaths. It is None until that is
+    decided. ``is_named`` says whether a line about the first death was printed.
     """
 
     job_type: str
+    first: int
     number: int = 0
+    ids: list[int] = field(default_factory=list)
     is_news: bool | None = None
+    is_named: bool = False
+
+    @property
+    def others(self) -> str:
+        """Return text such as "3 more jobs died of the same cause as job 7: 8, 9, 12"."""
+        others = self.number - 1
+        left = others - len(self.ids)
+        more = f" and {left:,} more" if left else ""
+        jobs = "job" if others == 1 else "jobs"
+        ids = ", ".join(map(str, self.ids))
+        return f"{others:,} more {jobs} died of the same cause as job {self.first}: {ids}{more}"
 
 
 def _channel(event: events.Event) -> str:
@@ -177,7 +192,6 @@ class CronMail:
         self._channels: dict[str, str] = {}
         self._stderr = Outlet(2)
         self._deaths: dict[str, _Deaths] = {}  # the key is the cause
-        self._listed = 0  # the number of deaths that were listed one by one
         self._well: set[str] = set()
         self._started = True  # True if the tick could start
         self._alarm = Alarm(self.config)
@@ -241,24 +255,23 @@ class CronMail:
         return "cronjobs check" if job_type is None else f"cronjobs explain {quote(job_type)}"
 
     def _report_death(self, event: events.Event) -> None:
-        """Report the death of a job at once if its cause is new, or has not been reported for some time.
+        """Report the first death of a cause at once, if the cause is new, or has not been reported for some time.
 
-        If the tick is killed later, cron still mails what it has printed. The log and "status" show the other deaths.
+        If the tick is killed later, cron still mails what it has printed. At the end of the tick, one line counts the
+        other deaths of the cause.
         """
-        cause = events.death_cause(event)
-        died = self._deaths.setdefault(cause, _Deaths(event.facts["job_type"]))
+        cause, job_id = events.death_cause(event), event.facts["job_id"]
+        died = self._deaths.setdefault(cause, _Deaths(event.facts["job_type"], job_id))
         died.number += 1
+        if 1 < died.number <= IDS_NAMED + 1:
+            died.ids.append(job_id)
         # Each decision costs a file access, so decide about further causes only at the end of the tick.
-        if died.number == 1 and len(self._deaths) <= DEATHS_LISTED:
-            self._decide(cause, died, partial(self._list, event))
-        elif died.is_news:
-            self._list(event)
+        if died.number == 1 and len(self._deaths) <= CAUSES_NAMED:
+            self._decide(cause, died, partial(self._name, event, died))
 
-    def _list(self, event: events.Event, untold: int = 0) -> None:
-        """Print a line about a death, unless enough deaths are listed. *untold* deaths of its cause were not mailed."""
-        if self._listed == DEATHS_LISTED:
-            return
-        self._listed += 1
+    def _name(self, event: events.Event, died: _Deaths, untold: int) -> None:
+        """Print a line about the first death of a cause. *untold* earlier deaths of this cause were not mailed."""
+        died.is_named = True
         self._stderr.say(visible(f"cronjobs: a job is dead: {events.death_line(event, self.config)}"))
         if untold:
             self._stderr.say(f"  and {untold} more with the same cause since the last report")
@@ -273,17 +286,22 @@ class CronMail:
             say(0)
 
     def _count_deaths(self) -> None:
-        """If some dead jobs of this tick were not listed, report the number of all of them."""
+        """Report the number of deaths of each cause that was named, and the number of all if some causes were not."""
         for cause, died in self._deaths.items():
             if died.is_news is None:
                 self._decide(cause, died)
             if self.throttle:
                 self._alarm.count(cause, died.number - 1, reported=bool(died.is_news))
-        number = sum(died.number for died in self._deaths.values() if died.is_news)
-        if number > self._listed:
-            listed = f"of which {self._listed} are listed here"
+        news = [died for died in self._deaths.values() if died.is_news]
+        lines = [died.others for died in news if died.is_named and died.number > 1]
+        number, counted = sum(died.number for died in news), sum(died.number for died in news if died.is_named)
+        if number > counted:
+            lines.append(f"{number:,} jobs are dead, {number - counted:,} of them of causes that are not listed here")
+        for line in lines[:-1]:
+            self._stderr.say(f"cronjobs: {line}")
+        for line in lines[-1:]:
             all_of_them = absolute("cronjobs jobs list --status dead", self.config)
-            self._stderr.say(f"cronjobs: {number:,} jobs are dead, {listed}; to list all: {all_of_them}")
+            self._stderr.say(f"cronjobs: {line}; to list all: {all_of_them}")
         self._stderr.end()
 
     @staticmethod
@@ -309,7 +327,7 @@ class CronMail:
         """
         now = SYSTEM.now()
         lines = [f"cronjobs: {word}" for word in take_messages(self.config)]
-        self.said = bool(lines or self._causes or self._listed)
+        self.said = bool(lines or self._causes or any(died.is_named for died in self._deaths.values()))
         for line in lines:
             complain(line)
         for cause, said in self._causes.items():

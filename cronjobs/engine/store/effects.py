@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.engine.probe.sql_text import EFFECTS, JOBS, NOW, either
+from cronjobs.engine.probe.sql_text import EFFECTS, JOB_RUNS, JOBS, NOW, either
 from cronjobs.engine.rules.lease import Lease
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.store.sql import AMONG_IDS, JSON_TYPE, run
@@ -65,6 +65,16 @@ def find(connection: Connection, key: str) -> Record | None:
         return None
     result = None if isinstance(row.result, BadJson) else row.result
     return Record(row.key, row.state, row.job_id, row.attempt, bool(row.running), result)
+
+
+def end_of_attempt(connection: Connection, effect: Record) -> Row[Any] | None:
+    """Return the ``outcome`` and ``error_type`` of the attempt that began the effect, or None if no row has them."""
+    return run(
+        connection,
+        f"SELECT r.outcome, r.error_type FROM {JOB_RUNS} r WHERE r.job_id = :job_id AND r.attempt = :attempt",
+        job_id=effect.job_id,
+        attempt=effect.attempt,
+    ).first()
 
 
 def begin_again(connection: Connection, key: str, lease: Lease) -> None:
@@ -201,11 +211,12 @@ def doubtful_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Ro
 
 
 def dead_of(connection: Connection, error: str) -> list[int]:
-    """Return the jobs that died of an EffectUnknown whose message is *error*."""
+    """Return the jobs that died of an EffectUnknown whose message is *error*, or begins with *error* and "; "."""
     rows = run(
         connection,
         f"""SELECT id FROM {JOBS} WHERE status = 'dead' AND finished_at IS NOT NULL AND error_type = 'EffectUnknown'
-           AND last_error = :error ORDER BY id""",
-        error=error,
+           AND substr(last_error || '; ', 1, :length) = :error ORDER BY id""",
+        error=f"{error}; ",
+        length=len(error) + 2,
     )
     return list(rows.scalars())

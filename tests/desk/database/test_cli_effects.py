@@ -38,8 +38,11 @@ def running_job(project: Project, job_id: int) -> None:
     project.execute(insert(jobs).values(id=job_id, job_type="t", status="running", **columns))
 
 
-def dead_job(project: Project, job_id: int, key: str) -> None:
-    columns = {"error_type": "EffectUnknown", "last_error": str(EffectUnknown(key)), "finished_at": NOW}
+TIMED_OUT = "attempt 1, which began it, timed out"
+
+
+def dead_job(project: Project, job_id: int, key: str, earlier: str | None = None) -> None:
+    columns = {"error_type": "EffectUnknown", "last_error": str(EffectUnknown(key, earlier)), "finished_at": NOW}
     project.execute(insert(jobs).values(id=job_id, job_type="t", status="dead", **columns))
 
 
@@ -178,7 +181,7 @@ def test_settling_names_the_jobs_that_are_dead_for_the_effect_and_no_others(proj
     key = "mail:1 it's"
     add(project, key, "stopped", job_id=5, attempt=2)
     for job_id, of in ((5, key), (6, key), (7, "mail:2")):
-        dead_job(project, job_id, of)
+        dead_job(project, job_id, of, TIMED_OUT if job_id == 6 else None)
     answer = project.call("effects", "settle", key, "done")
     assert answer.out.splitlines()[1:] == [
         f"job {job_id} died because of this effect. To run the job again: cronjobs jobs retry {job_id}"

@@ -445,13 +445,16 @@ def test_an_effect_that_may_have_happened_more_than_once_is_named(world: World, 
     ],
     ids=["short", "long", "quoted"],
 )
-def test_an_unknown_effect_is_settled_before_its_job_is_retried(world: World, key: str, asked: list[str]) -> None:
+@pytest.mark.parametrize("earlier", [None, "attempt 1, which began it, timed out"])
+def test_an_unknown_effect_is_settled_before_its_job_is_retried(
+    world: World, key: str, asked: list[str], earlier: str | None
+) -> None:
     a_night(world)
 
     def stop() -> None:
         with world.database.write() as connection:
             connection.execute(insert(tables.effects).values(key=key, job_id=1, attempt=1, state="stopped"))
-        raise EffectUnknown(key)
+        raise EffectUnknown(key, earlier)
 
     world.plan = [stop]
     world.tick(utc("2026-11-20T07:15:12"))
@@ -659,6 +662,67 @@ def test_the_tick_that_ran_an_attempt_did_not_start_the_job_again(world: World, 
         connection.execute(tables.job_runs.insert().values(of | times))
         connection.execute(update(tables.jobs).values(attempts=1, interruptions=1, started_at=at))
     assert f"on alpha did not start it{again}: the tick was asked to stop." in world.ask(str(job_id))
+
+
+def test_what_a_person_started_is_not_late(world: World) -> None:
+    """A run by hand was said to be late, although no schedule was due then."""
+    world.file('job_types: {t.by_hand: {command: ["true"], timeout: 1s}}\n', s='cron: "0 * * * *", job: t.by_hand')
+    world.ticks(utc("2026-03-02T08:58:10"), utc("2026-03-02T09:00:10"))
+    world.go(utc("2026-03-02T09:07:00"))
+    due = put(world.database, job_type="t.by_hand", run_at=utc("2026-03-02T09:02:00"))
+    coming = put(world.database, job_type="t.by_hand", run_at=utc("2026-03-02T12:00:00"))
+    for command in (
+        ("run", str(due)),
+        ("run", str(coming)),
+        ("trigger", "s"),
+        ("backfill", "s", "--from", "2026-03-02T08:00Z", "--to", "2026-03-02T08:01Z"),
+    ):
+        assert world.cronjobs(*command).code == 0
+    world.tick(utc("2026-03-02T09:14:10"))
+    said = {
+        due: 'It was due at 09:02:00, and someone started it with "cronjobs run" at 09:07:00.',
+        coming: 'Someone started it with "cronjobs run" at 09:07:00, before it was due at 12:00:00.',
+        coming + 1: "It was due at once, and started 7m",
+        coming + 2: "It was due at once, and started 7m",
+    }
+    for job_id, sentence in said.items():
+        told = world.ask(str(job_id))
+        assert sentence in told
+        assert "late" not in told.text.replace("later", "")
+    made = "was made by a backfill by "
+    assert made in told
+    assert " at 09:07:00 for the occurrence of s at 2026-03-02 08:00:00 UTC." in told
+
+
+@pytest.mark.parametrize("then", ["created", "interrupted", "another host ticks"])
+def test_a_tick_before_the_job_could_start_or_of_a_host_that_has_gone_is_not_why_it_waits(
+    world: World, then: str
+) -> None:
+    """A tick was named that had ended before the job existed, and one of a host that had ticked long before."""
+    world.file()
+    world.tick()
+    world.tick(host="beta")
+    created = utc("2026-03-02T08:05:00") if then == "created" else utc("2026-03-02T08:00:00")
+    due = utc("2026-03-02T08:00:00")
+    job_id = str(put(world.database, job_type="t.work", run_at=due, created_at=created))
+    world.go(utc("2026-03-02T08:01:10"))
+    no_room(world)
+    left_by_the_last_tick(world, "stopped")
+    assert ("did not start it: the tick was asked to stop" in world.ask(job_id)) == (then != "created")
+    if then == "interrupted":
+        begun, ended = utc("2026-03-02T08:02:10"), utc("2026-03-02T08:02:20")
+        with world.database.write() as connection:
+            of = {"job_id": int(job_id), "attempt": 1, "outcome": "interrupted", "runner": "alpha:boot:1:1:1:x"}
+            connection.execute(tables.job_runs.insert().values(of | {"started_at": begun, "finished_at": ended}))
+            connection.execute(update(tables.jobs).values(attempts=1, interruptions=1, started_at=begun))
+    if then == "another host ticks":
+        for minute in range(2, 9):
+            world.go(utc(f"2026-03-02T08:0{minute}:10"))
+            no_room(world, "beta")
+            left_by_the_last_tick(world, "stopped", job_type="t.other")
+    told = world.ask(job_id)
+    assert "did not start it" not in told
+    assert "waits for" in told
 
 
 def test_a_pause_that_is_over_is_why_a_job_began_late(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

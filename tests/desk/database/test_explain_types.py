@@ -279,6 +279,41 @@ def test_a_broken_entry_of_a_type(world: World) -> None:
     assert "timeout" in told
 
 
+@pytest.mark.parametrize("here", ["alpha", "beta"])
+def test_of_two_faults_the_one_that_the_type_depends_on_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, here: str
+) -> None:
+    """The broken module was also named for the type whose entry in the file was broken."""
+    (world.folder / "broken_a.py").write_text("raise KeyError('A')\n")
+    world.file('imports: [broken_a]\njob_types: {t.b: {command: ["true"], timeout: never}}\n')
+    for name in ("a", "b"):
+        put(world.database, job_type=f"t.{name}", idempotency_key=name)
+    world.tick(utc("2026-03-02T09:00:10"))
+    monkeypatch.setenv("CRONJOBS_HOST", here)
+    if here == "beta":
+        world.file()
+    for told in (world.ask("t.a"), world.ask("--key", "a")):
+        assert "on alpha module broken_a cannot be imported: KeyError: 'A'" in told
+        assert "never" not in told
+    for told in (world.ask("t.b"), world.ask("--key", "b")):
+        assert 'job_types.t.b.timeout: "never" is not a duration' in told
+        assert "broken_a" not in told
+
+
+def test_of_two_broken_modules_either_may_have_the_type(world: World) -> None:
+    for name in ("a", "b"):
+        (world.folder / f"broken_{name}.py").write_text(f"raise KeyError('{name}')\n")
+    put(world.database, job_type="t.a")
+    world.file("imports: [broken_a]\n")
+    world.tick(utc("2026-03-01T09:00:10"), host="gone")
+    world.file("imports: [broken_a, broken_b]\n")
+    world.tick(utc("2026-03-02T09:00:10"))
+    either = "the type is missing because of one of these: module broken_a (cannot be imported: KeyError: 'a'), module"
+    for told in (world.ask("t.a"), world.ask("1")):
+        assert f"on alpha {either} broken_b (cannot be imported: KeyError: 'b')" in told
+        assert "on gone" not in told, "it does not tick any more"
+
+
 def test_a_schedule_comes_before_a_type_of_its_name(world: World) -> None:
     world.file(t='cron: "0 4 * * *"')
     world.tick()
@@ -368,6 +403,27 @@ def test_due_work_that_only_a_host_which_stopped_could_run(world: World) -> None
     world.file(OK)
     world.tick(host="gamma")
     assert late() == []
+
+
+def test_no_next_tick_is_promised_once_the_only_host_with_the_type_has_stopped(world: World) -> None:
+    """For ten minutes after that host's last tick, ``explain`` promised the next tick."""
+    world.file(OK)
+    world.tick(utc("2026-03-02T08:01:10"), host="beta")
+    world.file()
+    world.tick(utc("2026-03-02T08:02:10"))
+    job_id = put(world.database, job_type="t.ok")
+    world.tick(utc("2026-03-02T08:03:10"))
+    world.file(OK)
+    next_tick = "the next tick with a free worker will run it"
+    assert next_tick in world.ask(str(job_id)), "beta may tick a moment from now"
+    world.file()
+    world.ticks(utc("2026-03-02T08:04:10"), utc("2026-03-02T08:06:10"))
+    world.file(OK)
+    for told in (world.ask(str(job_id)), world.ask("t.ok")):
+        assert "no host that ticks now can run t.ok; beta, which could run it, has not ticked since 08:01:10" in told
+        assert next_tick not in told
+    world.tick(utc("2026-03-02T08:07:10"), host="gamma")
+    assert "no host" not in world.ask(str(job_id))
 
 
 # --- in order ---------------------------------------------------------------------------------------------------------

@@ -223,6 +223,11 @@ def test_jobs_that_are_due_too_late_because_a_clock_was_ahead_are_a_finding(worl
         'job 1 (t.work) in 3h29m, job 2 (t.work) in 4h59m (for each of 3, 2, run "cronjobs run ID")'
     )
     assert finding["command"] == "cronjobs jobs retry 1"
+    ahead_then = "This time is too late, because a clock was ahead when it set the time."
+    for number, command in enumerate(["jobs retry 1", "run 2", "run 3", None], 1):
+        said = "" if command is None else f'{ahead_then} To run the job sooner, type "cronjobs {command}".'
+        for told in (world.ask(str(number)).text, world.cronjobs("jobs", "show", str(number), "--json").json["next"]):
+            assert (ahead_then in told, said in told) == (command is not None, True)
     world.plan = [fail()]
     assert world.cronjobs("jobs", "retry", "1").code == 0
     world.tick(true + 2 * MINUTE)  # this retry is planned by the right clock

@@ -10,11 +10,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, insert, select
 from support.ledger import KEY, Jobs
 
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import effects as effects_table
+from cronjobs.engine.database.tables import job_runs
 from cronjobs.engine.database.tables import jobs as jobs_table
 from cronjobs.engine.jobs.context import Context, StopSignal
 from cronjobs.engine.jobs.effects import Begin, DoneEffect, Effect, Entry, OnUnknown, Stop, Wait, decide_entry
@@ -200,6 +201,30 @@ def test_stop_never_runs_the_body_of_an_unknown_effect(jobs: Jobs) -> None:
         ):
             pytest.fail("the body ran")
         assert jobs.effects() == {KEY: ("stopped", job.id, 1, None)}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error_type", "said"),
+    [
+        ("timed_out", "TimedOut", "timed out"),
+        ("lost", "Lost", "was lost"),
+        ("failed", "SMTPError", "failed with SMTPError"),
+    ],
+)
+def test_a_stop_says_how_the_attempt_ended_that_left_the_effect_unknown(
+    jobs: Jobs, outcome: str, error_type: str | None, said: str
+) -> None:
+    """The job's last error said nothing of the timeout that had caused it."""
+    job = jobs.unknown()
+    with jobs.database.write() as connection:
+        row = {"job_id": job.id, "attempt": 1, "outcome": outcome, "error_type": error_type, "runner": "alpha"}
+        now = jobs.database.clock.now()
+        connection.execute(insert(job_runs).values(**row, started_at=now, finished_at=now))
+    with pytest.raises(EffectUnknown, match=rf"\(or not-done\); attempt 1, which began it, {said}$"):
+        jobs.context(job).effect(KEY, on_unknown="stop").__enter__()
+    other = jobs.claimed()
+    with pytest.raises(EffectUnknown, match=rf"; attempt 1 of job {job.id}, which began it, {said}$"):
+        jobs.context(other).effect(KEY, on_unknown="stop").__enter__()
 
 
 @pytest.mark.parametrize(

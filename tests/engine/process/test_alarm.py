@@ -188,7 +188,7 @@ def test_a_cause_is_printed_before_it_is_recorded_as_printed(alarm: Alarm) -> No
     assert alarm.worth_mailing(DIES, NOW + MINUTE), "the killed tick did not silence this one"
 
 
-def test_deaths_are_listed_at_once_up_to_ten_and_then_counted(
+def test_a_cause_is_named_with_its_first_death_and_its_other_deaths_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -205,18 +205,21 @@ def test_deaths_are_listed_at_once_up_to_ten_and_then_counted(
         mail.send()
         return at_once, capfd.readouterr().err.splitlines()
 
-    at_once, at_the_end = tick(dead(1), dead(2, error="550"), *(dead(number) for number in range(3, 16)))
+    refused = [dead(number, error="mailbox unknown") for number in (2, 4)]
+    at_once, at_the_end = tick(dead(1), refused[0], dead(3), refused[1], *(dead(number) for number in range(5, 16)))
     assert [line.partition(";")[0] for line in at_once] == [
-        f"cronjobs: a job is dead: job {number} mail.send: OSError: {550 if number == 2 else 503}"
-        for number in range(1, 11)
+        "cronjobs: a job is dead: job 1 mail.send: OSError: 503",
+        "cronjobs: a job is dead: job 2 mail.send: OSError: mailbox unknown",
     ]
-    [counted] = at_the_end
-    assert counted.startswith("cronjobs: 15 jobs are dead, of which 10 are listed here; to list all: ")
+    first, second = at_the_end
+    assert first == "cronjobs: 12 more jobs died of the same cause as job 1: 3, 5, 6, 7, 8 and 7 more"
+    assert second.startswith("cronjobs: 1 more job died of the same cause as job 2: 4; to list all: ")
     assert tick(*(dead(number) for number in range(20, 27))) == ([], []), "the cause was reported a moment ago"
     assert tick(dead(30, "billing.charge"))[1] == []
     at_once, at_the_end = tick(*(dead(number, f"type.{number}") for number in range(40, 60)))
     assert len(at_once) == 10
-    assert at_the_end[0].startswith("cronjobs: 20 jobs are dead, of which 10 are listed here; to list all: ")
+    all_dead = "cronjobs: 20 jobs are dead, 10 of them of causes that are not listed here; to list all: "
+    assert at_the_end[0].startswith(all_dead)
     later, untold = NOW + timedelta(days=400), list[int]()
     assert Alarm(config).worth_mailing(death_cause(dead(1)), later, ended_by="mail.send", say=untold.append)
     assert untold == [7]

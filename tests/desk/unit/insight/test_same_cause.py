@@ -519,6 +519,41 @@ def test_a_fault_of_one_type_is_why_that_type_is_unknown_and_no_other() -> None:
     assert texts(facts(unresolved={"t.a": 1, "t.b": 1}, ticks=[wrong])).keys() == {"config:web1", "unresolved:t.b"}
 
 
+ENTRY = ("job_types.t.b.timeout", '"never" is not a duration')
+OTHER_MODULE = ("module shop.mails", "cannot be imported: KeyError: 'HOST'")
+
+
+def test_each_of_two_faults_here_is_why_its_own_type_is_unknown() -> None:
+    """The broken module was also named for the type whose entry in the file was broken."""
+    ticks = [tick("web1", NO_MODULE, ENTRY)]
+    health = facts(unresolved={"t.a": 1, "t.b": 2}, ticks=ticks, faults=(Fault(*NO_MODULE),))
+    [module, entry] = troubles(health, replace(SETTINGS, problems=(Problem("cronjobs.yaml", 4, 1, *ENTRY),)))
+    assert module.text.endswith("; without t.a, 1 due job waits")
+    assert entry.text.endswith("; without t.b, 2 due jobs wait")
+
+
+def test_each_of_two_faults_of_a_host_is_why_its_own_type_is_unknown() -> None:
+    [found] = troubles(facts(unresolved={"t.a": 1, "t.b": 2}, ticks=[tick("web1", NO_MODULE, ENTRY)]), SETTINGS)
+    why = "without t.a (because of module shop.jobs) and t.b (because of job_types.t.b.timeout), 3 due jobs wait"
+    assert why in found.text
+
+
+def test_a_fault_of_a_type_whose_name_begins_like_the_imports_is_of_no_other_type() -> None:
+    wrong = tick("web1", ("imports.daily", "max_memory needs a process"))
+    found = texts(facts(unresolved={"t.a": 1, "imports.daily": 1}, ticks=[wrong]))
+    assert found.keys() == {"config:web1", "unresolved:t.a"}
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["here", "on a host"])
+@pytest.mark.parametrize("other", [OTHER_MODULE, ("imports[1]", '"7" is not a module')], ids=["module", "imports"])
+def test_either_of_two_broken_imports_may_be_why_a_type_is_unknown(other: tuple[str, str], here: bool) -> None:
+    wrong = [NO_MODULE, other]
+    faults = tuple(Fault(*each) for each in wrong) if here else ()
+    found = troubles(facts(unresolved={"t.a": 1}, ticks=[tick("web1", *wrong)], faults=faults), SETTINGS)
+    assert f"; without t.a (because of one of these: module shop.jobs, {other[0]}), 1 due job waits" in found[0].text
+    assert [each.severity for each in found] == (["critical", "warning"] if here else ["critical"])
+
+
 @pytest.mark.parametrize("here", [True, False], ids=["here", "on a host"])
 def test_a_bad_schedule_that_holds_the_command_is_why_its_type_is_unknown(here: bool) -> None:
     """The cause, minute 99 is not in 0–59, came last, as a warning."""

@@ -44,6 +44,8 @@ def test_a_cause_shows_no_command_with_masked_numbers_in_it() -> None:
     assert name.error == "EffectUnknown: this effect was begun, but its result was never recorded: transfer:<n>"
     assert name == cause_of("t.pay", "EffectUnknown", str(EffectUnknown("transfer:18")))
     assert name != cause_of("t.pay", "EffectUnknown", str(EffectUnknown("mail:17")))
+    late = cause_of("t.pay", "EffectUnknown", str(EffectUnknown("transfer:17", "attempt 1, which began it, timed out")))
+    assert late.error == f"{name.error}; attempt <n>, which began it, timed out"
     assert cause_of("t.pay", "EffectUnknown", "who knows").error == "EffectUnknown: who knows"
 
 
