@@ -33,8 +33,8 @@ from cronjobs.engine.tick.result import as_noted
 FAILED_IN_A_ROW: Final = 3  # the default of warn_after_failures
 # Hosts that record within this time that a job type has become unknown report the same change.
 SHORTLY: Final = timedelta(minutes=10)
-# If code could not be imported, a fault's ``where`` (see jobs.job_types, or the path in the file) is "imports" or begins
-# with one of these.
+# If code could not be imported, a fault's ``where`` (see jobs.job_types, or the path in the file) is "imports" or
+# begins with one of these.
 _OF_IMPORTS: Final = ("module ", "setup ", "imports[")
 
 
