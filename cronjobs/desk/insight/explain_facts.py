@@ -328,6 +328,7 @@ class Now:
 
     now: datetime
     last_tick: TickFacts | None = None
+    every: timedelta = timedelta(minutes=1)  # the time between two ticks that cron starts
     quiet_after: timedelta = timedelta(minutes=3)  # a time without ticks is a problem if it is longer than this
     succeeded_kept: timedelta = timedelta(days=14)
     dead_kept: timedelta = timedelta(days=90)

@@ -244,11 +244,13 @@ def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[s
 
 
 def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
-    """Explain why the occurrence was settled late. Return [] if it was settled in time."""
+    """Explain why the occurrence was not settled by the tick that should have come. Return [] if it was in time."""
     after = facts.tick_after
     brake = facts.pause if facts.pause is not None and _holds(facts.pause, facts) else None
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN and brake is None:
-        return []
+        # The settlement counts as in time, but a tick before it may not have started.
+        in_time = after is None or after.started_at - facts.last_for <= facts.around.every
+        return [] if in_time else _kept_from_starting(after)
     if facts.settled_ahead:
         return [f"It was settled by a tick whose clock was ahead and showed {times.clock(row.decided_at)}."]
     if brake is not None:

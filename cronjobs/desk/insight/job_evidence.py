@@ -93,6 +93,7 @@ def surroundings(connection: Connection, settings: Settings) -> Now:
     return Now(
         now=database_now(connection),
         last_tick=None if newest is None else tick_facts(newest),
+        every=settings.run.every,
         quiet_after=quiet_after(settings.run.every),
         succeeded_kept=settings.retention.succeeded,
         dead_kept=settings.retention.dead,

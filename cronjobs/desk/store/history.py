@@ -431,10 +431,14 @@ def ticks_with_faults(connection: Connection, since: datetime, until: datetime, 
 
 
 def ticks_after_causes(connection: Connection, since: datetime, limit: int) -> Sequence[Row[Any]]:
-    """Return the newest *limit* ticks since *since* whose rows say why earlier ticks of their hosts did not start."""
+    """Return the newest *limit* ticks since *since* whose rows say why earlier ticks of their hosts did not start.
+
+    ``last_tick_at`` is when the last tick of any host before this tick began.
+    """
     return run(
         connection,
-        f"""SELECT t.host, t.started_at, t.did FROM {TICKS} t
+        f"""SELECT t.host, t.started_at, t.did,
+             (SELECT max(b.started_at) FROM {TICKS} b WHERE b.started_at < t.started_at) AS last_tick_at FROM {TICKS} t
            WHERE t.started_at >= :since AND CAST(t.did AS text) LIKE '%"kept_from_starting"%'
            ORDER BY t.started_at DESC LIMIT :limit""",
         since=since,

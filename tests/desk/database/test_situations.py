@@ -1038,6 +1038,26 @@ def test_a_tick_by_hand_ended_the_outage_and_the_next_one_recorded_why(world: Wo
     ), "the second time is shorter, and is listed because its cause is recorded"
 
 
+def test_one_tick_that_did_not_start_is_named_although_nothing_counts_as_late(world: World) -> None:
+    world.file(**MINUTELY)
+    world.ticks(utc("2026-03-03T01:57:00"), utc("2026-03-03T01:58:00"))
+    world.tick(utc("2026-03-03T02:00:00"))
+    kept = [{"ticks": 1, "since": "2026-03-03T01:59:01+00:00", "why": "the database cannot be reached"}]
+    with world.database.write() as connection:
+        newest = select(func.max(tables.ticks.c.id)).scalar_subquery()
+        row = update(tables.ticks).where(tables.ticks.c.id == newest)
+        connection.execute(row.values(did={"kept_from_starting": kept}))
+    reason = "icks of host alpha did not start: the database cannot be reached (once)"
+    assert world.ask("s", "--at", "01:59").verdict == "coalesced"
+    assert f"T{reason}." in world.ask("s", "--at", "01:59")
+    assert reason not in world.ask("s", "--at", "02:00")
+    shown = " ".join(world.cronjobs("history", "--since", "2026-03-03T01:50").out.split())
+    assert f"01:59:01 no tick reached the database between 01:59:01 and 02:00:00: t{reason}" in shown
+    world.tick(utc("2026-03-03T01:59:30"), "beta")
+    shown = " ".join(world.cronjobs("history", "--since", "2026-03-03T01:50").out.split())
+    assert f"02:00:00, while other hosts ticked: t{reason}" in shown
+
+
 @pytest.mark.parametrize(("since", "said"), [("02:01:00", True), ("02:06:00", False)])
 def test_a_lost_attempt_names_why_no_tick_of_its_host_started(world: World, since: str, said: bool) -> None:
     world.file()
