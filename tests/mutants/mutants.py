@@ -2409,7 +2409,7 @@ MUTANTS = (
     Mutant(
         "status looks at ten rows of a schedule",
         "cronjobs/desk/insight/run_watch.py",
-        "if judged.not_run is None and not judged.ended and len(",
+        "if not judged.certain and not judged.ended and len(",
         "if not judged and len(",
         (f"{NOT_RUN}::test_a_missed_run_behind_thousands_that_gave_way_is_found_in_a_few_statements",),
     ),

@@ -157,7 +157,7 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
         if only_lost:
             ended += ": its runner died or lost its lease" if most == 1 else ": their runners died or lost their leases"
         waits = tuple(name for name in names if name in same.waiting)
-        why = [_why_not(each, health.watch.not_run[each], health) for each in waits[:1]]
+        why = [_why_not(each, same.waiting[each][0], health) for each in waits[:1]]
         yield Finding(
             "failing",
             "; ".join([f"{last} of {several(names)} {ended}", *why]),
@@ -209,8 +209,8 @@ def _missing(found: Watched) -> Iterator[_ScheduleMissing]:
         if rows:
             run = found.awaited.get(schedule.name)
             awaited = run.job if run is not None and run.at >= rows[0].last_for else None
-            unrun = found.not_run.get(schedule.name)
-            put_off = unrun.job if unrun is not None and unrun.why == "put off" else None
+            unrun = found.not_run.get(schedule.name, ())
+            put_off = next((each.job for each in unrun if each.why == "put off"), None)
             yield _ScheduleMissing(schedule.name, outages, early, awaited, put_off)
 
 
@@ -246,6 +246,16 @@ def _not_run(health: Health, every: timedelta, same: SameCause) -> Iterator[Find
     if not found:
         return
     since, name = min((each.since, name) for name, each in found.items())
+    unreported = {
+        name: [
+            each
+            for each in entries
+            if each not in same.waiting.get(name, ()) and not _is_reported_elsewhere(each.job, health, every)
+        ]
+        for name, entries in health.watch.not_run.items()
+        if name not in health.watch.without_run or name in same.not_late
+    }
+    # Name the newest reason, since the time of the oldest occurrence.
     names = tuple(sorted(found))
     have, was = ("has", "it was") if len(names) == 1 else ("have", "they were")
     ran = all(each.job is not None and each.job.attempts for each in found.values())

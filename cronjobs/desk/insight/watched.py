@@ -194,8 +194,8 @@ class Watched:
     waiting: dict[str, datetime] = field(default_factory=dict)
     # Maps a schedule past its grace to the facts about it.
     without_run: dict[str, ScheduleWithoutRun] = field(default_factory=dict)
-    # Maps a schedule with occurrences that did not run to the facts about them.
-    not_run: dict[str, UnrunOccurrences] = field(default_factory=dict)
+    # Maps a schedule with occurrences that did not run to the facts about them, for each reason and job.
+    not_run: Mapping[str, tuple[UnrunOccurrences, ...]] = field(default_factory=dict)
     # Maps a kind of finding to the entries that nobody has acknowledged.
     given_up: dict[str, GivenUp] = field(default_factory=dict)
 
