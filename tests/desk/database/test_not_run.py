@@ -254,3 +254,28 @@ def test_a_paused_schedule_hides_no_job_that_was_put_off(world: World, scope: st
     world.ledger(schedule, (5 * HOUR, "enqueued", snoozes))
     pause(world, scope, name)
     assert world.found() == {"not_run": ("s00000",)}
+
+
+def test_each_schedule_that_a_finding_names_has_its_own_command(world: World) -> None:
+    first, second = world.schedules(2)
+    missed = world.now - 3 * HOUR
+    snoozes = world.job(schedule="s00001", run_at=world.now + HOUR, scheduled_for=world.now - 2 * HOUR)
+    world.ledger(first, (3 * HOUR, "missed", None))
+    world.ledger(second, (2.5 * HOUR, "missed", None), (2 * HOUR, "enqueued", snoozes))
+    with world.database.read() as connection:
+        found = {each.kind: each for each in troubles(look(connection, world.settings, JobTypes()), world.settings)}
+    backfill = f"cronjobs backfill s00000 --from {missed.isoformat()} --to {missed.isoformat()}"
+    assert found["missed"].command == f"{backfill}; cronjobs explain {snoozes}"
+    assert found["missed"].text == (
+        f"s00000, s00001 missed 2 runs, and no later run succeeded; job {snoozes} of s00001 was put off"
+    )
+    assert found["missed"].job_id is None
+
+
+def test_several_schedules_that_did_not_run_are_each_explained(world: World) -> None:
+    for name, schedule in zip(("s00000", "s00001"), world.schedules(2), strict=True):
+        snoozes = world.job(schedule=name, run_at=world.now + HOUR, scheduled_for=world.now - 2 * HOUR)
+        world.ledger(schedule, (2 * HOUR, "enqueued", snoozes))
+    with world.database.read() as connection:
+        found = {each.kind: each for each in troubles(look(connection, world.settings, JobTypes()), world.settings)}
+    assert found["not_run"].command == "cronjobs explain s00000; cronjobs explain s00001"
