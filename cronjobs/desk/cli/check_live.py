@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 
 from cronjobs.desk import doors
-from cronjobs.desk.cli.output import Times, sentence
+from cronjobs.desk.cli.output import Times, safe, sentence
 from cronjobs.desk.cli.project_database import missing_file
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.findings_of_ticks import row_of, wrong
@@ -16,7 +16,9 @@ from cronjobs.desk.insight.same_cause import faults_here
 from cronjobs.engine.command.database import open_database
 from cronjobs.engine.config.settings import ExecutorSettings, Settings
 from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.schedules.changes import renames_without_effect
 from cronjobs.engine.store.meta import require_schema
+from cronjobs.engine.store.schedules import all_schedules
 from cronjobs.errors import ConfigError, Problem
 from cronjobs.installed import needed
 
@@ -30,6 +32,7 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
         return [f'there is no database {file} yet: the first "cronjobs run-due" creates it']
     with closing(open_database(settings)) as database, database.read() as connection:
         require_schema(connection)
+        renames = renames_without_effect(settings, all_schedules(connection))
         settings = at_their_pace(connection, settings)
         health = look(connection, settings, known or JobTypes())
     found = judge(health, settings)
@@ -44,7 +47,15 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     kinds = {"config"} if known else {"config", "unresolved", "late"}
     troubles = [each for each in judge(health, settings, but=kinds) if not any(by.is_all_of(each) for by in covering)]
     times = Times(health.now, settings.timezone)
-    return [sentence(each, times) for each in (*elsewhere, *troubles) if each.alarm]
+    alarms = [sentence(each, times) for each in (*elsewhere, *troubles) if each.alarm]
+    return [*_as_problems(renames, settings), *alarms]
+
+
+def _as_problems(renames: Mapping[str, str], settings: Settings) -> Iterator[str]:
+    for name, why in renames.items():
+        path = f"schedules.{name}.renamed_from"
+        place = settings.positions.get(path) or settings.positions.get(f"schedules.{name}", (0, 0))
+        yield safe(Problem(str(settings.file), *place, path, why), 2000)
 
 
 def ask_clusters(executors: Mapping[str, ExecutorSettings]) -> list[str]:

@@ -20,6 +20,7 @@ from cronjobs.desk.rules.occurrence_results import (
     waited_for,
     why_not_run,
 )
+from cronjobs.desk.rules.schedule_names import Name, names_of
 from cronjobs.desk.store import status_facts as store
 from cronjobs.engine.config.settings import ScheduleSettings
 from cronjobs.engine.schedules.decide import spread_offset
@@ -58,6 +59,7 @@ def not_run(
     schedules: Sequence[StoredSchedule],
     lately: dict[int, list[OccurrenceResult]],
     now: datetime,
+    renames: Sequence[tuple[datetime, str, str]] = (),
 ) -> dict[str, tuple[UnrunOccurrences, ...]]:
     """Find schedules with an occurrence that did not run and that nobody has dealt with. Return facts by name.
 
@@ -80,7 +82,7 @@ def not_run(
             judged = standing(lately[each.id], head, now, grace)
         if all(entry.why in SAID_ELSEWHERE for entry in judged.not_run):
             continue
-        covered = covered_by(store.triggered(connection, each.name), now, grace)
+        covered = covered_by(store.triggered(connection, names_of(each.name, renames)), now, grace)
         judged = standing(lately[each.id], head, now, grace, covered)
         if entries := tuple(entry for entry in judged.not_run if entry.why not in SAID_ELSEWHERE):
             found[each.name] = entries
@@ -99,9 +101,9 @@ def as_ledger_row(schedule_id: int, run: ByHand) -> OccurrenceResult | None:
     return OccurrenceResult(schedule_id, run.at, run.at, "enqueued", None, run.at, run.job.id, run.job)
 
 
-def ran_by_hand(connection: Connection, schedule: str) -> datetime | None:
+def ran_by_hand(connection: Connection, names: Sequence[Name]) -> datetime | None:
     """Return when the newest successful manual run was triggered, or None. A run whose job is pruned counts, too."""
-    triggered = store.triggered(connection, schedule)
+    triggered = store.triggered(connection, names)
     return max((each.at for each in triggered if each.job is None or each.job.status == "succeeded"), default=None)
 
 

@@ -359,7 +359,7 @@ SCHEDULE: Final[Keys] = {
     "renamed_from": ConfigKey(
         fields.name,
         "old-report",
-        "The schedule's previous name. The schedule keeps its history, and no occurrence runs twice.",
+        "The schedule's previous name. The schedule keeps its history and its jobs, and no occurrence runs twice.",
         "none",
     ),
 }

@@ -279,3 +279,24 @@ def test_several_schedules_that_did_not_run_are_each_explained(world: World) -> 
     with world.database.read() as connection:
         found = {each.kind: each for each in troubles(look(connection, world.settings, JobTypes()), world.settings)}
     assert found["not_run"].command == "cronjobs explain s00000; cronjobs explain s00001"
+
+
+def test_a_renamed_schedule_is_still_past_its_grace_and_was_still_triggered(world: World) -> None:
+    since_last = timedelta(seconds=world.now.timestamp() % 3600)
+    row = {"definition": GRACE, "fingerprint": "f", "seen_until": world.now, "next_at": world.now + HOUR}
+    [schedule] = world.put(tables.schedules, row | {"name": "new"})
+    defined = {"action": "define", "subject": "old", "at": world.now - 100 * HOUR, "detail": GRACE}
+    renamed = {"action": "rename", "subject": "new", "at": world.now - MINUTE, "detail": {"from": "old"}}
+    other_job = {"action": "define", "subject": "new", "at": world.now - MINUTE, "detail": GRACE | {"job": "t.other"}}
+    world.put(tables.audit, defined, renamed, other_job)
+    world.ledger(schedule, (since_last + HOUR, "missed", None))
+
+    def found() -> tuple[str, ...]:
+        with world.database.read() as connection:
+            return tuple(look(connection, world.settings, JobTypes()).watch.without_run)
+
+    assert found() == ("new",)
+    done = world.job(status="succeeded", finished_at=world.now, schedule="old")
+    triggered = {"action": "trigger", "subject": "old", "at": world.now - 2 * MINUTE, "detail": {"job_id": done}}
+    world.put(tables.audit, triggered)
+    assert found() == ()

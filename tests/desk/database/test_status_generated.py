@@ -39,6 +39,7 @@ from cronjobs.desk.rules.occurrence_results import (
     why_not_run,
 )
 from cronjobs.desk.rules.pausing import of_queue
+from cronjobs.desk.rules.schedule_names import names_of
 from cronjobs.desk.store.schedule_health import ScheduleSurvey, active_schedules
 from cronjobs.engine.command.printing import json_text
 from cronjobs.engine.config.settings import Settings
@@ -223,7 +224,7 @@ def watched_one_by_one(connection: Connection, health: Health, every: list[store
         without_run={
             each.name: why
             for each in active
-            if (why := watched._without_run(connection, each, health.pauses, health.now))
+            if (why := watched._without_run(connection, each, names_of(each.name, []), health.pauses, health.now))
         },
     )
 
