@@ -14,6 +14,7 @@ from typing import Final
 OUTPUT_LIMIT: Final = 64 * 1024  # the limit of one attempt's output in bytes of UTF-8
 TRACEBACK_LIMIT: Final = 32 * 1024
 ERROR_LIMIT: Final = 2 * 1024  # the limit of last_error, which is a short text for people, in bytes
+WORD: Final = 60  # a longer word may be cut within
 
 # Matches characters that may move the cursor, end a line, or change the order of a line's characters. These are C0, DEL
 # and C1 controls (ECMA-48); line and paragraph separators, where str.splitlines and log viewers end a line; and bidi
@@ -85,11 +86,16 @@ def visible(text: str) -> str:
 def one_line(text: str, limit: int) -> str:
     """Escape like ``visible``, and also newlines and tabs, so that an event stays on one line.
 
-    Cut to *limit* characters.
+    Cut to *limit* characters, after a whole word unless the word is longer than WORD.
     """
     # Cut first, because the text may be megabytes long, and nothing after the limit can be in the result.
     line = _UNSAFE_IN_A_LINE.sub(_escape, text[: limit + 1])
-    return line if len(line) <= limit else line[: max(0, limit - 1)] + "…"[:limit]
+    if len(line) <= limit:
+        return line
+    begin = line[: max(0, limit - 1)]
+    # Half a name reads like another name. But do not leave out a long text without spaces.
+    words = begin if line[len(begin)] == " " else begin[: begin.rfind(" ") + 1]
+    return (words if words and len(begin) - len(words) <= WORD else begin).rstrip(" ") + "…"[:limit]
 
 
 def message_of(error: BaseException) -> str:

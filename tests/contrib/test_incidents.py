@@ -797,7 +797,7 @@ INCIDENTS = [
     ),
     Incident("a renamed handler", renamed_handler, "unresolved", handler_named_again, code=3, mail="t.renamed"),
     Incident("a payload that does not fit its handler", misfit, "misfit", handler_that_takes_it),
-    Incident("a type that takes runners down", crashing_type, "crashing", lambda w: w.later("2h"), live=""),
+    Incident("a type that takes runners down", crashing_type, "crashing", lambda w: w.later("2h")),
     Incident("a schedule removed in a pause", removed_in_a_pause, "pause", lambda w: w.resume("all")),
     Incident("schedules are off on every host", schedules_off, "schedules_off", NOTHING),
     Incident("schedules are off on one of two hosts", one_host_off, ""),

@@ -1094,6 +1094,27 @@ MUTANTS = (
         ("tests/engine/database/test_fill.py",),
     ),
     Mutant(
+        "a bad entry with a new name retires the schedule of the old name",
+        "cronjobs/engine/config/load.py",
+        "frozenset(bad_schedules | renames.keys())",
+        "frozenset(bad_schedules)",
+        ("tests/engine/unit/config/test_config.py",),
+    ),
+    Mutant(
+        "jobs of a renamed command keep a type that no host has",
+        "cronjobs/engine/schedules/sync.py",
+        "[old for old, new in renamed.items() if self._has_command(new)]",
+        "[]",
+        ("tests/engine/database/test_sync.py",),
+    ),
+    Mutant(
+        "a renamed schedule is no longer past its grace",
+        "cronjobs/desk/insight/watched.py",
+        "names = {each.name: names_of(each.name, renames) for each in active}",
+        "names = {each.name: names_of(each.name, []) for each in active}",
+        (NOT_RUN,),
+    ),
+    Mutant(
         "a job that is retried keeps the old name of its schedule",
         "cronjobs/engine/store/operating.py",
         "follow_renames(connection, done)",
@@ -2409,7 +2430,7 @@ MUTANTS = (
     Mutant(
         "status looks at ten rows of a schedule",
         "cronjobs/desk/insight/run_watch.py",
-        "if judged.not_run is None and not judged.ended and len(",
+        "if not judged.certain and not judged.ended and len(",
         "if not judged and len(",
         (f"{NOT_RUN}::test_a_missed_run_behind_thousands_that_gave_way_is_found_in_a_few_statements",),
     ),

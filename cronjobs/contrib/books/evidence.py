@@ -18,7 +18,8 @@ from sqlalchemy import Connection
 from cronjobs.contrib.books import statements as store
 from cronjobs.contrib.books.judging import Account, Book, Doubt, Period, keep
 from cronjobs.contrib.books.statements import UnnamedJob
-from cronjobs.desk.insight.schedule_history import DefinitionPeriod, Name, eras, names_of
+from cronjobs.desk.insight.schedule_history import DefinitionPeriod, eras
+from cronjobs.desk.rules.schedule_names import Name, names_of
 from cronjobs.desk.store import explaining, status_facts
 from cronjobs.engine.config.settings import Retention, Settings
 from cronjobs.engine.database.column_types import from_microseconds

@@ -26,7 +26,7 @@ from cronjobs.engine.schema.grants import DEFAULT_NAMES, Role
 from cronjobs.engine.store import ticks
 from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
-from cronjobs.errors import CronjobsError, DatabaseError, SchemaNotUpgraded
+from cronjobs.errors import CronjobsError, DatabaseError, SchemaNotUpgraded, TransientTrouble
 
 ASKED = 3  # read the clock this many times, and use the reading that took the least time
 
@@ -48,6 +48,8 @@ def other_owner(connection: Connection, settings: Settings) -> str | None:
 def revision(connection: Connection) -> Diagnosis:
     try:
         found = read_meta(connection)
+    except TransientTrouble:  # for example, another session has locked the table: the check "locks" reports that
+        raise
     except SchemaNotUpgraded as error:
         return problem(str(error), "docs/how-to/operating.md#tables-from-before-020")
     except DatabaseError:
@@ -83,6 +85,11 @@ def sqlite_file(path: Path, root: Path) -> judge.FileFacts:
         found.st_uid == os.geteuid(),
         wal.stat().st_size if wal.exists() else 0,
     )
+
+
+def blockers(connection: Connection) -> list[judge.Blocker]:
+    """Return the sessions for which sessions of cronjobs wait, or have to wait, those that wait for others left out."""
+    return [judge.Blocker(**row._mapping) for row in statements.blockers(connection)]
 
 
 def roles(connection: Connection) -> list[judge.RoleRights]:

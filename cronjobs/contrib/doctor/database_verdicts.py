@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed, not_applicable, ok, problem, warning
@@ -13,9 +13,11 @@ from cronjobs.contrib.doctor.host_verdicts import MIB, ON_A_NETWORK
 from cronjobs.contrib.doctor.statements import HeldRights, ServerFacts, SqliteFile, TableStatistics
 from cronjobs.engine.database.connection import OLDEST_SERVER, OLDEST_SQLITE
 from cronjobs.model import rough
+from cronjobs.text import one_line
 
 SKEWED: Final = timedelta(seconds=5)
 FAR_OFF: Final = timedelta(minutes=2)
+LONG_LOCK: Final = timedelta(seconds=5)
 MANY_ROWS: Final = 10_000  # a table with fewer rows is fast even if it is bloated
 LARGE: Final = 100 * MIB
 NEWEST_SERVER: Final = 18  # the newest version that cronjobs was tested with
@@ -45,7 +47,64 @@ def unreachable(why: str, *, no_file: bool) -> Diagnosis:
             'the first tick creates the file, and so does the trial tick of "cronjobs crontab install" or "cronjobs '
             'crontab swap". If the file existed before, find out who removed it',
         )
+    until = "no job runs until then, but no job is lost"
+    # libpq passes on what the server said, after this word.
+    answer = why.partition("FATAL:")[2]
+    if any(words in answer for words in ("password", "authentication", "pg_hba.conf", "role ")):
+        return problem(
+            why,
+            "the server answers, but refuses this user: correct the user or the password in the database's URL "
+            f'("cronjobs config show database" shows where the URL comes from), or pg_hba.conf on the server; {until}',
+        )
+    if answer.lstrip().startswith("database "):
+        return problem(
+            why, f"the server answers, but has no such database: create it, or correct its name in the URL; {until}"
+        )
     return problem(why, "no job runs until the database answers, but no job is lost; check the address and the server")
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """A session that holds a lock for which sessions of cronjobs have to wait.
+
+    ``table``: the table of ours that it has locked as a whole, or None. ``since``: when its transaction began or, if
+    this user may not see that, when the first session began to wait for it. ``pid`` is 0 for a prepared transaction.
+    """
+
+    pid: int
+    user: str | None
+    application: str | None
+    state: str | None
+    since: datetime | None
+    table: str | None
+
+
+def locks(blockers: Sequence[Blocker], now: datetime) -> Diagnosis:
+    """Judge the locks of other sessions. Locks that are held for a moment are normal."""
+    found = [each for each in blockers if each.since is None or now - each.since >= LONG_LOCK]
+    if not found:
+        return ok("no other session blocks cronjobs")
+    text = "other sessions hold locks for which ticks have to wait: " + listed([_blocker(each, now) for each in found])
+    first = min(each.pid for each in found)
+    fix = (
+        f'end that transaction: COMMIT or ROLLBACK in its session, or "SELECT pg_terminate_backend({first})" as its '
+        "user or a superuser"
+        if first
+        else "COMMIT PREPARED or ROLLBACK PREPARED ends a prepared transaction (pg_prepared_xacts lists them)"
+    )
+    return problem(text, fix) if any(each.table for each in found) else warning(text, fix)
+
+
+def _blocker(found: Blocker, now: datetime) -> str:
+    who = f"pid {found.pid}" if found.pid else "a prepared transaction"
+    facts = [
+        *([f"application {one_line(found.application, 60)}"] if found.application else []),
+        *([f"user {one_line(found.user, 60)}"] if found.user else []),
+        *([found.state] if found.state else []),
+        *([f"since {found.since:%Y-%m-%d %H:%M:%S} UTC, {rough(now - found.since)}"] if found.since else []),
+    ]
+    locked = f" has locked {found.table}" if found.table else ""
+    return f"{who}{locked}" + (f" ({', '.join(facts)})" if facts else "")
 
 
 def unknown(why: str) -> Diagnosis:

@@ -28,6 +28,7 @@ from cronjobs.engine.config.trust import UntrustedFiles
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.schema import migrations
+from cronjobs.engine.store.sql import database_now
 from cronjobs.masking import hide
 from cronjobs.text import one_line
 
@@ -208,6 +209,11 @@ def _sqlite_size(patient: ExaminedSite) -> Diagnosis:
         return database_verdicts.sqlite_size(statements.sqlite_file(connection), wal)
 
 
+def _locks(patient: ExaminedSite) -> Diagnosis:
+    with patient.db.read() as connection:
+        return database_verdicts.locks(database_facts.blockers(connection), database_now(connection))
+
+
 def _bloat(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
         on = statements.server(connection).autovacuum
@@ -308,6 +314,7 @@ CHECKS: Final = (
     Examination("schema drift", "Have the tables been changed by hand?", "tables", _drift),
     Examination("clocks", "Do this host and the database agree on the time?", "database", _clocks),
     Examination("versions", "Are the server, SQLite and Python recent enough?", "database", _versions),
+    Examination("locks", "Does another session keep ticks waiting?", "postgresql", _locks),
     Examination("rights", "Does each role have exactly the rights that it needs?", "postgresql", _rights),
     Examination("vacuum", "Does vacuum keep up?", "postgresql", _bloat),
     Examination("statistics", "Are the planner's statistics fresh?", "postgresql", _statistics),

@@ -5,12 +5,12 @@ These are table sizes and statistics, rights, the SQLite file, and the ticks of 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from cronjobs.engine.database.tables import metadata
 from cronjobs.engine.probe.sql_text import ALERTS, TICKS
@@ -50,6 +50,41 @@ def server(connection: Connection) -> ServerFacts:
     driver: Any = connection.connection.driver_connection
     named = driver.info.backend_pid if driver is not None else row.pid
     return ServerFacts(row.version, row.user, bool(row.superuser), bool(row.autovacuum), named != row.pid)
+
+
+# Whoever holds such a lock on a table keeps others from writing to it.
+# https://www.postgresql.org/docs/current/explicit-locking.html#LOCKING-TABLES
+_KEEPS_WRITERS_OUT: Final = "('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
+
+
+def blockers(connection: Connection) -> Sequence[Row[Any]]:
+    """Return (pid, user, application, state, since, table) of each session that other sessions have to wait for.
+
+    Such a session has locked one of our tables, or a session of cronjobs, or of a program that uses our tables, waits
+    for it. A session that itself waits is left out. Of the sessions of other users, an ordinary role sees neither the
+    state nor when the transaction began. Then the time is when the first session began to wait.
+    """
+    return connection.execute(
+        text(
+            f"""
+            WITH ours AS (SELECT to_regclass(name) AS oid FROM unnest(CAST(:names AS text[])) AS name),
+            found AS (
+              SELECT l.pid, c.relname AS relation, CAST(NULL AS timestamptz) AS waits_since
+              FROM pg_locks l JOIN ours o ON o.oid = l.relation JOIN pg_class c ON c.oid = o.oid
+              WHERE l.granted AND l.mode IN {_KEEPS_WRITERS_OUT}
+              UNION ALL
+              SELECT b.pid, NULL, w.waitstart FROM pg_locks w JOIN pg_stat_activity a ON a.pid = w.pid
+                CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) AS b(pid)
+              WHERE NOT w.granted AND (w.relation IN (SELECT o.oid FROM ours o) OR a.application_name = 'cronjobs'))
+            SELECT f.pid, a.usename AS "user", a.application_name AS application, a.state,
+              coalesce(min(a.xact_start), min(f.waits_since)) AS since, max(f.relation) AS "table"
+            FROM found f LEFT JOIN pg_stat_activity a ON a.pid = f.pid
+            WHERE f.pid <> pg_backend_pid()
+              AND NOT EXISTS (SELECT 1 FROM pg_locks w WHERE w.pid = f.pid AND NOT w.granted)
+            GROUP BY f.pid, a.usename, a.application_name, a.state ORDER BY 5 NULLS LAST, 1"""
+        ),
+        {"names": [qualified(connection, name) for name in sorted(metadata.tables)]},
+    ).all()
 
 
 @dataclass(frozen=True)

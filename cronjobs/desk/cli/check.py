@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -65,7 +66,9 @@ def check(
     if live:
         from cronjobs.desk.cli.check_live import ask_clusters, ask_database
 
-        wrong = [*ask_database(settings, known), *ask_clusters(settings.executors)]
+        seen = ask_database(settings, known)
+        wrong = [*seen.wrong, *ask_clusters(settings.executors)]
+        found = replace(found, notes=(*found.notes, *seen.notes))
     with users_code():
         reviewed = None if against is None or known is None else review_of(against, settings, known)
     if as_json:
@@ -93,7 +96,7 @@ def _live_anyway(source: Source) -> list[str]:
     from cronjobs.desk.cli.check_live import ask_database
 
     try:
-        return ask_database(load_settings(source, only_database=True, without_project=False), None)
+        return list(ask_database(load_settings(source, only_database=True, without_project=False), None).wrong)
     except (ConfigError, DatabaseError):
         return []
 

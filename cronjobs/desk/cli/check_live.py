@@ -2,34 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
 
 from cronjobs.desk import doors
-from cronjobs.desk.cli.output import Times, sentence
+from cronjobs.desk.cli.output import Times, safe, sentence
 from cronjobs.desk.cli.project_database import missing_file
+from cronjobs.desk.insight.check_notes import limits_that_never_applied
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.findings_of_ticks import row_of, wrong
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.pace import at_their_pace
 from cronjobs.desk.insight.same_cause import faults_here
+from cronjobs.desk.store.workload import newest_keys
 from cronjobs.engine.command.database import open_database
 from cronjobs.engine.config.settings import ExecutorSettings, Settings
 from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.schedules.changes import renames_without_effect
 from cronjobs.engine.store.meta import require_schema
+from cronjobs.engine.store.schedules import all_schedules
 from cronjobs.errors import ConfigError, Problem
 from cronjobs.installed import needed
 
+JOBS_READ: Final = 1000  # compare the limits with the keys of this many jobs
 
-def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
-    """Return the alarms that ``status`` shows, as sentences. Raises DatabaseError."""
+
+@dataclass(frozen=True)
+class Live:
+    """What the database shows: the alarms of ``status``, as sentences, and notes about the file."""
+
+    wrong: Sequence[str]
+    notes: Sequence[Problem] = ()
+
+
+def ask_database(settings: Settings, known: JobTypes | None) -> Live:
+    """Return what is wrong in the database, and what there is to say about the file. Raises DatabaseError."""
     if not settings.database:
         why = settings.database_unset or "--live needs a database, and none is set"
         raise ConfigError([Problem(str(settings.file), *settings.positions.get("database", (0, 0)), "database", why)])
     if file := missing_file(settings):
-        return [f'there is no database {file} yet: the first "cronjobs run-due" creates it']
+        return Live([f'there is no database {file} yet: the first "cronjobs run-due" creates it'])
     with closing(open_database(settings)) as database, database.read() as connection:
         require_schema(connection)
+        renames = renames_without_effect(settings, all_schedules(connection))
+        keys = newest_keys(connection, JOBS_READ) if settings.limits else []
         settings = at_their_pace(connection, settings)
         health = look(connection, settings, known or JobTypes())
     found = judge(health, settings)
@@ -44,7 +62,15 @@ def ask_database(settings: Settings, known: JobTypes | None) -> list[str]:
     kinds = {"config"} if known else {"config", "unresolved", "late"}
     troubles = [each for each in judge(health, settings, but=kinds) if not any(by.is_all_of(each) for by in covering)]
     times = Times(health.now, settings.timezone)
-    return [sentence(each, times) for each in (*elsewhere, *troubles) if each.alarm]
+    alarms = [sentence(each, times) for each in (*elsewhere, *troubles) if each.alarm]
+    unnamed = [_problem(settings, f"schedules.{name}.renamed_from", why) for name, why in renames.items()]
+    unused = limits_that_never_applied(settings.limits, keys)
+    notes = [_problem(settings, f"limits.{prefix}", why) for prefix, why in unused.items()]
+    return Live([*(safe(each, 2000) for each in unnamed), *alarms], notes)
+
+
+def _problem(settings: Settings, path: str, message: str) -> Problem:
+    return Problem(str(settings.file), *settings.positions.get(path, (0, 0)), path, message)
 
 
 def ask_clusters(executors: Mapping[str, ExecutorSettings]) -> list[str]:

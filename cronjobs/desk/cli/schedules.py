@@ -162,7 +162,8 @@ def _only_in_file(
     known = {schedule.name for schedule in stored}
     empty = dict.fromkeys(("id", "fingerprint", "status", "seen_until", "next_at", "owed", "paused", "last"))
     found = []
-    for name in (settings.schedules.keys() | settings.disabled_schedules) - known:
+    in_file = (settings.schedules.keys() | settings.disabled_schedules) - settings.disabled_renames.keys()
+    for name in in_file - known:
         schedule = settings.schedules.get(name)
         written = definition_of(schedule) if schedule else {}
         coming = _coming(name, written, now, count) if schedule else []

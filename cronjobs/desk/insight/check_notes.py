@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
 from cronjobs.desk.init.app_alembic import unfiltered
 from cronjobs.desk.init.starter import OWN_FILE, SCHEMA_FILE, starter_schema
 from cronjobs.desk.insight.finding import several
+from cronjobs.desk.insight.formatting import counted, safe
 from cronjobs.engine.config.settings import JobTypeSettings, RetryChanges, ScheduleSettings, Settings
 from cronjobs.engine.crontime.grammar import parse
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.shell_words import as_shell_line, shell_word
 from cronjobs.errors import CronjobsError
 from cronjobs.model import RetryPolicy, duration_text
@@ -64,6 +66,23 @@ def _limits_of_types(settings: Settings, known: JobTypes | None) -> Iterator[Not
                 f'concurrency_key="{limit.prefix}")'
             )
             yield text, (f"limits.{limit.prefix}", "limits")
+
+
+def limits_that_never_applied(limits: Sequence[Limit], keys: Sequence[str | None]) -> dict[str, str]:
+    """Map the prefix of each limit that applies to none of the newest jobs to a note. *keys*: these jobs' keys."""
+    given = [key for key in keys if key is not None]
+    others = "none of them has a key"
+    if given:
+        have = "has" if len(given) == 1 else "have"
+        others = f'{len(given):,} of them {have} a key, such as "{safe(given[0], 60)}"'
+    return {
+        limit.prefix: (
+            f"this limit applied to none of the newest {counted(len(keys), 'job')}, since no concurrency_key begins "
+            f'with "{limit.prefix}" ({others})'
+        )
+        for limit in limits
+        if keys and limit.most != 0 and not any(map(limit.counts, given))
+    }
 
 
 def _limits_without_effect(settings: Settings) -> Iterator[Note]:

@@ -47,12 +47,12 @@ from cronjobs.desk.insight.schedule_history import (
     held_back,
     in_force,
     is_due,
-    names_of,
     pause_from,
     pauses_over_time,
     runs_after_a_gap,
 )
 from cronjobs.desk.rules.pausing import of_schedule
+from cronjobs.desk.rules.schedule_names import names_of
 from cronjobs.desk.store import explaining
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.crontime.timing import Timing, clock_changes, newest_between, next_after, remarks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -66,8 +66,9 @@ class Covered:
 class Finding:
     """A problem that someone has to fix. ``kind`` is for programs, and ``text`` is one sentence for people.
 
-    ``since`` and ``command`` (what to type) are set if they are known and not already in the text. ``subject``: the
-    host, queue or job type, for kinds with several findings. ``rows``: the ids or names that the finding is about,
+    ``since`` and ``command`` (what to type) are set if they are known and not already in the text. If the text names
+    several schedules, ``command`` contains a command for each of them. ``subject``: the host, queue or job type, for
+    kinds with several findings. ``rows``: the ids or names that the finding is about,
     which an ack covers. ``ack``: the ack in force, or None. ``covers``: findings with the same cause, which this
     finding replaces (see ``same_cause``). ``follows``: earlier findings that turned into this finding. ``job_id``: the
     job, if the finding is about a single job. ``grew_at``: when the finding's newest part began (a death, a missed run,
@@ -156,6 +157,11 @@ def waits_for_handler(job_type: str, jobs: int) -> str:
 def typed(command: str, *names: str) -> str:
     """Return a command to type, with *names* quoted for a shell."""
     return " ".join([command, *map(shlex.quote, names)])
+
+
+def one_after_another(commands: Iterable[str]) -> str:
+    """Return one line for a shell that runs these commands, each once."""
+    return "; ".join(dict.fromkeys(commands))
 
 
 def given_up_text(found: GivenUp, what: str) -> str:

@@ -8,11 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from cronjobs.desk.insight.finding import (
+    NAMED,
     Covered,
     Finding,
     Severity,
     for_the_file_here,
     given_up_text,
+    one_after_another,
     several,
     typed,
 )
@@ -81,15 +83,22 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_O
         parts += [f"{several(held)} missed {_runs(missing, held)} that a pause had held back"] if held else []
         parts += [f"{several(early)} ran before {they_were} due, because a clock was ahead"] if early else []
         text = f"{'; '.join(parts)}, and no later run succeeded"
-        oldest = missing[names[0]]
-        if oldest.awaited is not None:
-            text += f"; someone has since triggered job {oldest.awaited.id} of {oldest.name}, which has not ended"
-        elif oldest.put_off is not None:
-            text += f"; job {oldest.put_off.id} of {oldest.name} was put off"
-        job_id = None if (waits := oldest.awaited or oldest.put_off) is None else waits.id
-        newest = max(each.decided_at for each in missing.values())
+        named = {name for part in (outages, held, early) for name in part[:NAMED]}
+        shown = [missing[name] for name in names if name in named]
+        for each in shown:
+            if each.awaited is not None:
+                text += f"; someone has since triggered job {each.awaited.id} of {each.name}, which has not ended"
+            elif each.put_off is not None:
+                text += f"; job {each.put_off.id} of {each.name} was put off"
+        only = shown[0].awaited or shown[0].put_off if len(names) == 1 else None
         yield Finding(
-            "missed", text, since=oldest.since, command=_make_up(oldest), rows=names, job_id=job_id, grew_at=newest
+            "missed",
+            text,
+            since=shown[0].since,
+            command=one_after_another(map(_make_up, shown)),
+            rows=names,
+            job_id=None if only is None else only.id,
+            grew_at=max(each.decided_at for each in missing.values()),
         )
     yield from _not_run(health, settings.run.every, same)
     if (lost := health.watch.given_up.get(DROPPED)) is not None:
@@ -133,7 +142,7 @@ def _behind(late: Mapping[str, datetime]) -> Iterator[Finding]:
             f"no tick has fired the due occurrences of {several(names)}",
             Severity.CRITICAL,
             since=late[names[0]],
-            command=typed("cronjobs explain", names[0]),
+            command=one_after_another(typed("cronjobs explain", name) for name in names[:NAMED]),
             rows=tuple(names),
             grew_at=max(late.values()),
         )
@@ -146,7 +155,6 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
         if name not in same.not_failing:
             found.setdefault(runs.most, {})[name] = runs
     for most, failed in sorted(found.items()):
-        since, name = min((runs.since, name) for name, runs in failed.items())
         names = tuple(sorted(failed, key=lambda name: (failed[name].since, name)))
         ended = how_they_ended(failed.values(), "was" if most == 1 else "were")
         only_lost = "failed" not in ended
@@ -157,12 +165,14 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
         if only_lost:
             ended += ": its runner died or lost its lease" if most == 1 else ": their runners died or lost their leases"
         waits = tuple(name for name in names if name in same.waiting)
-        why = [_why_not(each, health.watch.not_run[each], health) for each in waits[:1]]
+        why = [_why_not(each, same.waiting[each][0], health) for each in waits[:1]]
         yield Finding(
             "failing",
             "; ".join([f"{last} of {several(names)} {ended}", *why]),
-            since=since,
-            command=f"{typed('cronjobs history --schedule', name)} --since 7d",
+            since=failed[names[0]].since,
+            command=one_after_another(
+                f"{typed('cronjobs history --schedule', name)} --since 7d" for name in names[:NAMED]
+            ),
             subject="" if most == FAILED_IN_A_ROW else str(most),
             rows=names,
             covers=(Covered("not_run", waits),) if waits else (),
@@ -209,8 +219,8 @@ def _missing(found: Watched) -> Iterator[_ScheduleMissing]:
         if rows:
             run = found.awaited.get(schedule.name)
             awaited = run.job if run is not None and run.at >= rows[0].last_for else None
-            unrun = found.not_run.get(schedule.name)
-            put_off = unrun.job if unrun is not None and unrun.why == "put off" else None
+            unrun = found.not_run.get(schedule.name, ())
+            put_off = next((each.job for each in unrun if each.why == "put off"), None)
             yield _ScheduleMissing(schedule.name, outages, early, awaited, put_off)
 
 
@@ -236,28 +246,35 @@ def _make_up(missing: _ScheduleMissing) -> str:
 
 def _not_run(health: Health, every: timedelta, same: SameCause) -> Iterator[Finding]:
     """Find schedules with occurrences that did not run, unless another finding says why."""
+    unreported = {
+        name: [
+            each
+            for each in entries
+            if each not in same.waiting.get(name, ()) and not _is_reported_elsewhere(each.job, health, every)
+        ]
+        for name, entries in health.watch.not_run.items()
+        if name not in health.watch.without_run or name in same.not_late
+    }
+    # Name the newest reason, since the time of the oldest occurrence.
     found = {
-        name: each
-        for name, each in health.watch.not_run.items()
-        if (name not in health.watch.without_run or name in same.not_late)
-        and name not in same.waiting
-        and not _is_reported_elsewhere(each.job, health, every)
+        name: replace(entries[0], since=min(each.since for each in entries))
+        for name, entries in unreported.items()
+        if entries
     }
     if not found:
         return
-    since, name = min((each.since, name) for name, each in found.items())
-    names = tuple(sorted(found))
+    names = tuple(sorted(found, key=lambda name: (found[name].since, name)))
+    oldest = found[names[0]]
     have, was = ("has", "it was") if len(names) == 1 else ("have", "they were")
     ran = all(each.job is not None and each.job.attempts for each in found.values())
     done = "succeeded" if ran else "run"
     yield Finding(
         "not_run",
-        f"{several([name, *(each for each in names if each != name)])} {have} not {done} since {was} due: "
-        f"{_why_not(name, found[name], health)}",
-        since=since,
-        command=typed("cronjobs explain", name),
+        f"{several(names)} {have} not {done} since {was} due: {_why_not(names[0], oldest, health)}",
+        since=oldest.since,
+        command=one_after_another(typed("cronjobs explain", name) for name in names[:NAMED]),
         rows=names,
-        job_id=None if (job := found[name].job) is None else job.id,
+        job_id=None if oldest.job is None or len(names) > 1 else oldest.job.id,
         grew_at=max(each.since for each in found.values()),
     )
 

@@ -101,7 +101,7 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
             "hour has passed"
         )
         command = typed("cronjobs history --type", each.job_type)
-        yield Finding("crashing", text, Severity.NOTICE, since=each.found_at, command=command, subject=each.job_type)
+        yield Finding("crashing", text, since=each.found_at, command=command, subject=each.job_type)
     for job_type, took in health.slow.items():
         lease = duration_text(settings.run.lease)
         enough = duration_text(timedelta(seconds=math.ceil(RUNS_IN_A_LEASE * took / timedelta(seconds=1))))

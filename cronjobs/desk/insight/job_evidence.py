@@ -37,13 +37,13 @@ from cronjobs.desk.insight.same_cause import faults_here, faults_of_type, possib
 from cronjobs.desk.insight.schedule_history import (
     ends_at,
     in_force,
-    names_of,
     pause_from,
     pauses_over_time,
 )
 from cronjobs.desk.insight.waiting import options_against
 from cronjobs.desk.insight.watched import last_ticking, quiet_after
 from cronjobs.desk.rules.pausing import of_queue
+from cronjobs.desk.rules.schedule_names import names_of
 from cronjobs.desk.rules.settling import settled_effect
 from cronjobs.desk.rules.tick_rows import did_of, outages_in, texts_in, was_importing
 from cronjobs.desk.store import explaining

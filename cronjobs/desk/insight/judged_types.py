@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cronjobs.desk.rules.schedule_names import names_of
 from cronjobs.desk.store.explaining import first_tick_without, last_tick_that_knew
 from cronjobs.desk.store.status_facts import defined_at
 from cronjobs.desk.store.workload import waiting_by_other_types
@@ -16,6 +17,7 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.jobs.source import source_hash
 from cronjobs.engine.store.job_types import Loaded, present_types, remembered, types_recorded_at, unknown_to_schedules
+from cronjobs.engine.store.schedules import renames
 
 # Why a fault may be absent here that this host's last tick recorded.
 MENDED_OR_ENVIRONMENT: Final = (
@@ -78,8 +80,11 @@ def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, 
     if judged.ticks is None:
         return {}
     found = {}
-    for job_type, names in unknown_to_schedules(connection, judged.ticks).items():
-        defined = max(filter(None, (defined_at(connection, name) for name in names[:3])), default=None)
+    unknown = unknown_to_schedules(connection, judged.ticks)
+    renamed = renames(connection) if unknown else []
+    for job_type, names in unknown.items():
+        every = (defined_at(connection, names_of(name, renamed)) for name in names[:3])
+        defined = max(filter(None, every), default=None)
         if defined is None or not judged.knows(job_type, since=defined):
             found[job_type] = names
     return found
@@ -108,10 +113,13 @@ def unknown_since(
     """
     since: dict[str, datetime] = {}
     gone: dict[str, datetime] = {}
+    renamed = renames(connection) if schedules_of else []
     for job_type in job_types[:TYPES_DATED]:
         if (tick := last_tick_that_knew(connection, job_type)) is not None:
             gone[job_type] = first_tick_without(connection, tick)
-        waits = defined_at(connection, schedules_of[job_type][0]) if job_type in schedules_of else came.get(job_type)
+        waits = came.get(job_type)
+        if job_type in schedules_of:
+            waits = defined_at(connection, names_of(schedules_of[job_type][0], renamed))
         if both := [at for at in (waits, gone.get(job_type)) if at is not None]:
             since[job_type] = max(both)
     return UnknownSince(since, gone)

@@ -20,6 +20,7 @@ from cronjobs.desk.rules.occurrence_results import (
     waited_for,
     why_not_run,
 )
+from cronjobs.desk.rules.schedule_names import Name, names_of
 from cronjobs.desk.store import status_facts as store
 from cronjobs.engine.config.settings import ScheduleSettings
 from cronjobs.engine.schedules.decide import spread_offset
@@ -58,31 +59,33 @@ def not_run(
     schedules: Sequence[StoredSchedule],
     lately: dict[int, list[OccurrenceResult]],
     now: datetime,
-) -> dict[str, UnrunOccurrences]:
+    renames: Sequence[tuple[datetime, str, str]] = (),
+) -> dict[str, tuple[UnrunOccurrences, ...]]:
     """Find schedules with an occurrence that did not run and that nobody has dealt with. Return facts by name.
 
-    Missed runs and dead jobs are left out, since they have their own findings.
+    There is an entry for each reason and job, the newest first. Missed runs and dead jobs are left out, since they have
+    their own findings.
 
     *lately* maps schedule ids to their newest ledger rows. If these rows do not decide the question, older rows are
     added to *lately*.
     """
-    asked = [each for each in schedules if each.paused is None and lately.get(each.id)]
+    asked = [each for each in schedules if lately.get(each.id)]
     heads: dict[str, JobNow] = {}
     for first in range(0, len(asked), ASKED_AT_ONCE):
         heads |= store.heads(connection, [each.name for each in asked[first : first + ASKED_AT_ONCE]])
-    found: dict[str, UnrunOccurrences] = {}
+    found: dict[str, tuple[UnrunOccurrences, ...]] = {}
     for each in asked:
         head, grace = _of(each, heads)
         judged = standing(lately[each.id], head, now, grace)
-        if judged.not_run is None and not judged.ended and len(lately[each.id]) >= RUNS_LOOKED_AT:
+        if not judged.certain and not judged.ended and len(lately[each.id]) >= RUNS_LOOKED_AT:
             lately[each.id] += _further_back(connection, each.id, lately[each.id], head, now, grace)
             judged = standing(lately[each.id], head, now, grace)
-        if judged.not_run is None or judged.not_run.why in SAID_ELSEWHERE:
+        if all(entry.why in SAID_ELSEWHERE for entry in judged.not_run):
             continue
-        covered = covered_by(store.triggered(connection, each.name), now, grace)
+        covered = covered_by(store.triggered(connection, names_of(each.name, renames)), now, grace)
         judged = standing(lately[each.id], head, now, grace, covered)
-        if judged.not_run is not None and judged.not_run.why not in SAID_ELSEWHERE:
-            found[each.name] = judged.not_run
+        if entries := tuple(entry for entry in judged.not_run if entry.why not in SAID_ELSEWHERE):
+            found[each.name] = entries
     return found
 
 
@@ -98,9 +101,9 @@ def as_ledger_row(schedule_id: int, run: ByHand) -> OccurrenceResult | None:
     return OccurrenceResult(schedule_id, run.at, run.at, "enqueued", None, run.at, run.job.id, run.job)
 
 
-def ran_by_hand(connection: Connection, schedule: str) -> datetime | None:
+def ran_by_hand(connection: Connection, names: Sequence[Name]) -> datetime | None:
     """Return when the newest successful manual run was triggered, or None. A run whose job is pruned counts, too."""
-    triggered = store.triggered(connection, schedule)
+    triggered = store.triggered(connection, names)
     return max((each.at for each in triggered if each.job is None or each.job.status == "succeeded"), default=None)
 
 
@@ -130,13 +133,15 @@ def _further_back(
     """Read rows older than *rows*, back to a row that decides whether something did not run."""
     more: list[OccurrenceResult] = []
     page = list(rows)
-    well: set[int] = set()
+    known: set[int] = set()  # jobs whose other rows say nothing new
     for _ in range(PAGES):
-        well |= {row.job_id for row in page if row.job_id is not None and _is_well(row, head, now, grace)}
-        page = store.further_back(connection, schedule_id, page[-1].last_for, well, PAGE)
+        judged = standing(page, head, now, grace)
+        known |= {entry.job.id for entry in judged.not_run if entry.job is not None}
+        known |= {row.job_id for row in page if row.job_id is not None and _is_well(row, head, now, grace)}
+        page = store.further_back(connection, schedule_id, page[-1].last_for, known, PAGE)
         more += page
         judged = standing(page, head, now, grace)
-        if len(page) < PAGE or judged.ended or judged.not_run is not None:
+        if len(page) < PAGE or judged.ended or judged.certain:
             break
     return more
 

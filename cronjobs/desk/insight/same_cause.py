@@ -21,7 +21,7 @@ from cronjobs.desk.insight.finding import Covered
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.desk.insight.watched import Watched, quiet_after
-from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, failed_runs
+from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences, failed_runs
 from cronjobs.desk.rules.tick_rows import texts_in
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.identity import Identity
@@ -53,7 +53,8 @@ class SameCause:
     types: tuple[str, ...] = ()
     died: tuple[str, ...] = ()  # schedules with a dead job since their last success
     failing_and_late: tuple[str, ...] = ()  # schedules whose failures the finding ``schedule`` covers
-    waiting: tuple[str, ...] = ()  # schedules whose waiting job the finding ``failing`` covers
+    # Maps a schedule to the facts about its waiting jobs that the finding ``failing`` covers.
+    waiting: Mapping[str, tuple[UnrunOccurrences, ...]] = field(default_factory=dict)
     # Maps each type that no tick knows to its schedules past their grace.
     unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # Maps each type that no tick knows to its failing schedules.
@@ -130,13 +131,11 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
         types=tuple(each.job_type for each in health.failing_types if _died(each.job_type, each.since, watch)),
         died=tuple(each.name for each in watch.schedules if _has_died(watch.lately.get(each.id, []))),
         failing_and_late=tuple(sorted(failing.keys() & late - died_failing)),
-        waiting=tuple(
-            sorted(
-                name
-                for name, each in watch.not_run.items()
-                if name in left and each.job in [row.job for row in failing[name].rows]
-            )
-        ),
+        waiting={
+            name: covered
+            for name in sorted(left & watch.not_run.keys())
+            if (covered := _of_failed_jobs(watch.not_run[name], failing[name]))
+        },
         unknown={job_type: tuple(names) for job_type, names in unknown.items()},
         unknown_failing={job_type: tuple(names) for job_type, names in unknown_failing.items()},
         unknown_types=tuple(each.job_type for each in health.failing_types if each.job_type in health.unresolved),
@@ -145,6 +144,11 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
         no_room=without_room(health, settings.run.every),
         keys={name: runs.key for name, runs in failing.items()},
     )
+
+
+def _of_failed_jobs(entries: Sequence[UnrunOccurrences], runs: FailingRuns) -> tuple[UnrunOccurrences, ...]:
+    jobs = [row.job for row in runs.rows]
+    return tuple(entry for entry in entries if entry.job in jobs)
 
 
 def _has_died(rows: Sequence[OccurrenceResult]) -> bool:

@@ -28,6 +28,7 @@ from cronjobs.desk.rules.occurrence_results import (
     waited_for,
 )
 from cronjobs.desk.rules.pausing import what
+from cronjobs.desk.rules.schedule_names import Name, names_of
 from cronjobs.desk.rules.tick_rows import did_of
 from cronjobs.desk.store import status_facts as store
 from cronjobs.desk.store.schedule_health import ScheduleSurvey, schedules_by_id
@@ -36,10 +37,11 @@ from cronjobs.engine.crontime.timing import newest_between, next_after
 from cronjobs.engine.rules.occurrences import ran_early
 from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.schedules.definition import schedule_from_definition
-from cronjobs.engine.schedules.planning import read
+from cronjobs.engine.schedules.planning import TIMING, read
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.engine.store.given_up import KINDS, GivenUp, given_up
 from cronjobs.engine.store.schedules import StoredSchedule, ledger_between
+from cronjobs.engine.store.schedules import renames as all_renames
 from cronjobs.engine.store.ticks import file_in_force
 from cronjobs.model import Status, rough
 
@@ -194,8 +196,8 @@ class Watched:
     waiting: dict[str, datetime] = field(default_factory=dict)
     # Maps a schedule past its grace to the facts about it.
     without_run: dict[str, ScheduleWithoutRun] = field(default_factory=dict)
-    # Maps a schedule with occurrences that did not run to the facts about them.
-    not_run: dict[str, UnrunOccurrences] = field(default_factory=dict)
+    # Maps a schedule with occurrences that did not run to the facts about them, for each reason and job.
+    not_run: Mapping[str, tuple[UnrunOccurrences, ...]] = field(default_factory=dict)
     # Maps a kind of finding to the entries that nobody has acknowledged.
     given_up: dict[str, GivenUp] = field(default_factory=dict)
 
@@ -224,17 +226,19 @@ def watch(
     """
     retrying = store.retrying(connection)
     schedules = schedules_by_id(connection, surveyed.doubtful | retrying)
+    renames = all_renames(connection) if schedules else []
     active = [each for each in schedules if each.status == "active"]
     unwell = [each for each in active if each.id in surveyed.went_badly | retrying]
     lately = newest_rows(connection, unwell)
-    no_run = not_run(connection, unwell, lately, now)
+    names = {each.name: names_of(each.name, renames) for each in active}
+    no_run = not_run(connection, unwell, lately, now, renames)
     missing = [each for each in unwell if missed(lately.get(each.id, []))]
-    runs_of = {each.name: store.triggered(connection, each.name) for each in missing}
+    runs_of = {each.name: store.triggered(connection, names[each.name]) for each in missing}
     covered = {each.name: at for each in missing if (at := covered_by_hand(each, runs_of[each.name], now)) is not None}
-    triggered = {each.id: store.triggered(connection, each.name) for each in unwell if each.id in retrying}
+    triggered = {each.id: store.triggered(connection, names[each.name]) for each in unwell if each.id in retrying}
     by_trigger = {id_: [row for run in runs if (row := as_ledger_row(id_, run))] for id_, runs in triggered.items()}
     failed = [each for each in unwell if failed_runs([*by_trigger.get(each.id, []), *lately.get(each.id, [])], 1)]
-    by_hand = {each.name: at for each in failed if (at := ran_by_hand(connection, each.name)) is not None}
+    by_hand = {each.name: at for each in failed if (at := ran_by_hand(connection, names[each.name])) is not None}
     fires = store.fired_lately(connection, silence_after(every))
     in_force = file_in_force(connection)
     files = {tick["host"]: tick["fingerprint"] for tick in ticks if tick["fingerprint"]}
@@ -273,7 +277,9 @@ def watch(
         differ_since=differ_since,
         two_files=_two_files(connection, every),
         waiting=store.scheduled_and_waiting(connection) if queue_paused else {},
-        without_run={each.name: why for each in active if (why := _without_run(connection, each, pauses, now))},
+        without_run={
+            each.name: why for each in active if (why := _without_run(connection, each, names[each.name], pauses, now))
+        },
         not_run=no_run,
         given_up={kind: found for kind in KINDS if (found := given_up(connection, kind)) is not None},
     )
@@ -365,7 +371,11 @@ def _cause(job: JobNow, pauses: Sequence[Mapping[str, Any]], now: datetime, time
 
 
 def _without_run(
-    connection: Connection, stored: StoredSchedule, pauses: Sequence[Mapping[str, Any]], now: datetime
+    connection: Connection,
+    stored: StoredSchedule,
+    names: Sequence[Name],
+    pauses: Sequence[Mapping[str, Any]],
+    now: datetime,
 ) -> ScheduleWithoutRun | None:
     """Return the facts if a schedule with a ``grace`` has not run for its last occurrence in time, else None."""
     if isinstance(stored.definition, dict) and "grace_s" not in stored.definition:
@@ -377,9 +387,9 @@ def _without_run(
         when = read(stored.name, stored.definition).when
     except ValueError as error:
         why = f"the schedule's definition cannot be read: {error}"
-        return ScheduleWithoutRun(why, store.defined_at(connection, stored.name))
+        return ScheduleWithoutRun(why, store.defined_at(connection, names))
     grace = grace_of(schedule)
-    began = store.defined_at(connection, stored.name) or now
+    began = store.defined_at(connection, names, (*TIMING, "grace_s")) or now
     last = newest_between(when, max(began, now - LONGEST_GRACE), now - grace, 1)
     if not last:
         return None
@@ -394,7 +404,7 @@ def _without_run(
     early = {row.job_id for row in rows if ran_early(row.reason, attempts.get(row.job_id))}
     if succeeded - early:
         return None
-    by_hand = ran_by_hand(connection, stored.name)
+    by_hand = ran_by_hand(connection, names)
     if by_hand is not None and by_hand >= last[0]:
         return None
     last_run = store.last_succeeded_for(connection, stored.id)

@@ -1,10 +1,10 @@
 """Judge whether a schedule had its runs, row by row, from its ledger rows and their jobs. The rules are pure functions.
 
-``status`` reports that all is well only if every active schedule that is not paused had its runs. The rules judge only
-occurrences that are older than the grace and newer than the last successful run. Each of these occurrences must meet
-one of three conditions: its job is running within its timeout or waiting for a retry; the occurrence gave way to such a
-run or was coalesced into one; or a person has dealt with it. A run that a wrong clock made before its occurrence was
-due does not count.
+``status`` reports that all is well only if every active schedule had its runs. The rules judge only occurrences that
+are older than the grace and newer than the last successful run. An occurrence that a pause holds back has no ledger row
+and is not judged. Each of the others must meet one of three conditions: its job is running within its timeout or
+waiting for a retry; the occurrence gave way to such a run or was coalesced into one; or a person has dealt with it. A
+run that a wrong clock made before its occurrence was due does not count.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class ByHand:
 
 @dataclass(frozen=True)
 class UnrunOccurrences:
-    """Occurrences of a schedule since ``since`` that did not run, and why the newest of them did not."""
+    """Occurrences of a schedule since ``since`` that did not run, all of them for the reason ``why``."""
 
     since: datetime
     why: Why
@@ -122,13 +122,19 @@ class UnrunOccurrences:
 
 @dataclass(frozen=True)
 class JudgedRuns:
-    """The judgement on ledger rows. ``not_run`` is None if every row had its run.
+    """The judgement on ledger rows: an entry of ``not_run`` for each reason and job, the newest first.
 
-    ``ended`` says that a run succeeded, so that older rows do not matter.
+    ``not_run`` is empty if every row had its run. ``ended`` says that a run succeeded, so that older rows do not
+    matter.
     """
 
-    not_run: UnrunOccurrences | None
+    not_run: tuple[UnrunOccurrences, ...]
     ended: bool
+
+    @property
+    def certain(self) -> bool:
+        """Whether an entry is about a job that does not wait. Only of a job that waits may another finding say why."""
+        return any(each.job is None or not each.job.waiting for each in self.not_run)
 
 
 def standing(
@@ -144,7 +150,7 @@ def standing(
     (overlap: allow). *grace* counts from the occurrence. A run by hand makes up for all occurrences up to
     *covered_until*. None means that there was no such run.
     """
-    found: list[UnrunOccurrences] = []
+    found: dict[tuple[Why, int | None], UnrunOccurrences] = {}
     ended = False
     for row in rows:
         if row.went_well or (covered_until is not None and row.last_for <= covered_until):
@@ -155,11 +161,10 @@ def standing(
         why, job = _why(row, head, now, grace)
         if why is not None:
             begun = [row.first_for, *([job.scheduled_for] if job is not None and job.scheduled_for is not None else [])]
-            found.append(UnrunOccurrences(min(begun), why, job))
-    found = [each for each in found if each.why not in SAID_ELSEWHERE] or found
-    if not found:
-        return JudgedRuns(None, ended)
-    return JudgedRuns(UnrunOccurrences(min(each.since for each in found), found[0].why, found[0].job), ended)
+            key = (why, None if job is None else job.id)
+            newer = [found[key].since] if key in found else []
+            found[key] = UnrunOccurrences(min([*begun, *newer]), why, job)
+    return JudgedRuns(tuple(found.values()), ended)
 
 
 def _why(

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from cronjobs.desk.rules.occurrence_results import OVERRUN, ByHand, JobNow, OccurrenceResult
+from cronjobs.desk.rules.schedule_names import Name
 from cronjobs.desk.rules.tick_rows import did_of
 from cronjobs.engine.database.tables import LONGEST_NAME, UNSETTLED_DEAD_SQL
 from cronjobs.engine.probe.idle_conditions import WAITING
@@ -42,7 +43,9 @@ DEATHS_NAMED: Final = 1000
 MISDATED_READ: Final = 1000  # read at most this many attempts and jobs to find jobs with times of a wrong clock
 MISDATED_NAMED: Final = 20
 LEASES_READ: Final = 50  # read at most this many leases, those of the longest running jobs
-TRIGGERS_READ: Final = 100  # read at most this many audit entries of one schedule
+# Read at most this many audit entries of one schedule and name.
+TRIGGERS_READ: Final = 100
+DEFINITIONS_READ: Final = 20
 OCCURRENCES_READ: Final = 5000  # read at most this many ledger rows of one schedule
 # Read this many ticks at a time to find out when something began. With a tick each minute, that is one day.
 TICKS_READ: Final = 1500
@@ -195,18 +198,12 @@ def _with_jobs(connection: Connection, ledger: Sequence[Any]) -> list[Occurrence
     return [_happened(*facts, job=jobs.get(row.job_id), count=count) for row in ledger for *facts, count in [row]]
 
 
-def triggered(connection: Connection, schedule: str) -> list[ByHand]:
-    """Return the last TRIGGERS_READ runs of *schedule* that a person triggered, newest first.
+def triggered(connection: Connection, names: Sequence[Name]) -> list[ByHand]:
+    """Return the last TRIGGERS_READ runs of a schedule that a person triggered, newest first.
 
-    Backfilled runs are left out, because they have ledger rows like all other runs.
+    *names*: all names of the schedule. Backfilled runs are left out, because they have ledger rows like all other runs.
     """
-    rows = run(
-        connection,
-        f"SELECT a.at, a.detail FROM {AUDIT} a WHERE a.action = 'trigger' AND a.subject = :schedule "
-        "ORDER BY a.id DESC LIMIT :most",
-        schedule=schedule,
-        most=TRIGGERS_READ,
-    ).all()
+    rows = list(islice(_audited(connection, "trigger", names, TRIGGERS_READ), TRIGGERS_READ))
     made = [(row.at, job_id) for row in rows if (job_id := triggered_job(row.detail)) is not None]
     jobs = jobs_now(connection, {job_id for _, job_id in made})
     return [ByHand(at, jobs.get(job_id)) for at, job_id in made]
@@ -549,8 +546,35 @@ def ticked_at_least(connection: Connection, host: str, times: int) -> bool:
     return run(connection, statement, host=host, before=times - 1).first() is not None
 
 
-def defined_at(connection: Connection, schedule: str) -> datetime | None:
-    """Return when the schedule's definition last took effect."""
-    statement = f"SELECT max(a.at) AS at FROM {AUDIT} a WHERE a.action = 'define' AND a.subject = :schedule"
-    at: datetime | None = run(connection, statement, schedule=schedule).scalar()
-    return at
+def defined_at(connection: Connection, names: Sequence[Name], keys: Collection[str] = ()) -> datetime | None:
+    """Return when a schedule's definition last took effect, or None if no audit entry says so.
+
+    *names*: all names of the schedule. If *keys* are given, changes that keep the values of these keys do not count.
+    """
+    if not keys:
+        newest = next(_audited(connection, "define", names, 1), None)
+        return None if newest is None else newest.at
+    retired = next(_audited(connection, "retire", names, 1), None)
+    found: datetime | None = None
+    values: list[Any] = []
+    for row in _audited(connection, "define", names, DEFINITIONS_READ):
+        definition = row.detail if isinstance(row.detail, dict) else {}
+        its = [definition.get(key) for key in keys]
+        if found is not None and (its != values or (retired is not None and row.id < retired.id)):
+            break
+        found, values = row.at, its
+    return found
+
+
+def _audited(connection: Connection, action: str, names: Sequence[Name], most: int) -> Iterator[Row[Any]]:
+    """Yield audit entries with this action about a schedule, newest first, and at most *most* for each of its names."""
+    for name in names:
+        rows = run(
+            connection,
+            f"SELECT a.id, a.at, a.subject, a.detail FROM {AUDIT} a WHERE a.action = :action AND a.subject = :schedule "
+            "ORDER BY a.at DESC, a.id DESC LIMIT :most",
+            action=action,
+            schedule=name.name,
+            most=most,
+        ).all()
+        yield from (row for row in rows if name.holds(row.subject, row.at))

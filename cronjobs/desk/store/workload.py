@@ -225,6 +225,12 @@ def dead_counts(connection: Connection) -> dict[str, int]:
     return dict(row._mapping)
 
 
+def newest_keys(connection: Connection, most: int) -> list[str | None]:
+    """Return the concurrency keys of the newest *most* jobs, newest first, with None for a job without a key."""
+    statement = f"SELECT concurrency_key FROM {JOBS} ORDER BY id DESC LIMIT :most"
+    return list(run(connection, statement, most=most).scalars())
+
+
 def typical_runs(connection: Connection, last: int, at_least: int) -> dict[str, timedelta]:
     """Return the average duration by job type over the *last* successful runs, for types with *at_least* runs or more.
 

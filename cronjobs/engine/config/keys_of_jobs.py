@@ -31,7 +31,7 @@ RETRY: Final[Keys] = {
     "delays": ConfigKey(
         fields.list_of(fields.span("0s", "30d")),
         "[1m, 5m, 30m]",
-        'A list of delays, which replaces "base", "factor" and "cap". The last delay repeats.',
+        'A list of delays, which replaces "base", "factor" and "cap". The last delay repeats. 0s counts as 1s.',
         "none: base, factor and cap apply",
     ),
     "retry_on": ConfigKey(
@@ -359,7 +359,7 @@ SCHEDULE: Final[Keys] = {
     "renamed_from": ConfigKey(
         fields.name,
         "old-report",
-        "The schedule's previous name. The schedule keeps its history, and no occurrence runs twice.",
+        "The schedule's previous name. The schedule keeps its history and its jobs, and no occurrence runs twice.",
         "none",
     ),
 }

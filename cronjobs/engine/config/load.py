@@ -164,6 +164,9 @@ def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> d
     commands = {name: command for name, (_, command) in schedules.items() if command is not None}
     bad_commands = {name for name in bad_schedules if f"schedules.{name}.command" in reading.positions}
     found = {name: schedule for name, (schedule, _) in schedules.items()}
+    # If the new entry of a renamed schedule is bad, its row under the old name stays as it is, too.
+    own = found.keys() | bad_schedules
+    renames = {old: new for old, new in _renames(values.get("schedules"), bad_schedules).items() if old not in own}
     here = values.get("environment", "")
     elsewhere = {
         name for name, schedule in found.items() if schedule.environments and here not in schedule.environments
@@ -175,8 +178,22 @@ def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> d
         "schedules": {name: schedule for name, schedule in found.items() if name not in elsewhere},
         "elsewhere": frozenset(elsewhere),
         "disabled_job_types": frozenset(bad_job_types | (bad_commands - taken)),
-        "disabled_schedules": frozenset(bad_schedules),
+        "disabled_schedules": frozenset(bad_schedules | renames.keys()),
+        "disabled_renames": renames,
     }
+
+
+def _renames(section: object, bad: Set[str]) -> dict[str, str]:
+    """Map the previous names of schedules with *bad* entries to their new names."""
+    found: dict[str, str] = {}
+    if not isinstance(section, YamlMapping):
+        return found
+    for name in sorted(bad & section.entries.keys()):
+        entry = section.entries[name][1]
+        before = entry.entries.get("renamed_from") if isinstance(entry, YamlMapping) else None
+        if before is not None and isinstance(before[1], Scalar):
+            found[before[1].text] = name
+    return found
 
 
 def _entries(

@@ -301,7 +301,11 @@ class Settings:
     schedules: dict[str, ScheduleSettings] = field(default_factory=dict)
     # The names of schedules that run only in other environments. ``schedules`` does not contain them.
     elsewhere: frozenset[str] = frozenset()
+    # The names of schedules whose entries are bad, and the previous names of those with ``renamed_from``. If the
+    # database has such a schedule, it stays as it is, and ticks do not fire it.
     disabled_schedules: frozenset[str] = frozenset()
+    # Maps these previous names to the new names.
+    disabled_renames: dict[str, str] = field(default_factory=dict)
     disabled_job_types: frozenset[str] = frozenset()
     # The names of queues whose entries are bad. If the database has a cap for such a queue, the cap stays as it is.
     disabled_queues: frozenset[str] = frozenset()
@@ -348,7 +352,8 @@ class Settings:
 
     def problems_of(self, schedule: str) -> list[Problem]:
         """Return the problems of the entry of *schedule*."""
-        return [problem for problem in self.problems if f"{problem.path}.".startswith(f"schedules.{schedule}.")]
+        entry = f"schedules.{self.disabled_renames.get(schedule, schedule)}."
+        return [problem for problem in self.problems if f"{problem.path}.".startswith(entry)]
 
     @property
     def defines_something(self) -> bool:

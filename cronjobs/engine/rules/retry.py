@@ -11,7 +11,8 @@ from typing import Final
 
 from cronjobs.model import Failed, Job, Outcome, RetryPolicy, TimedOut, duration
 
-# A retry never comes sooner than this, even if the next occurrence is due now.
+# A retry never comes sooner than this, even if the policy's delay is 0 or the next occurrence is due now. Otherwise a
+# job that fails at once would use up all its tries in a moment.
 SOONEST_RETRY: Final = timedelta(seconds=1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -91,3 +91,25 @@ def compare(settings: Settings, stored: Iterable[StoredSchedule], caps: Mapping[
     cap = tuple(cap for name, cap in settings.queues.items() if caps.get(name) != cap)
     kept = settings.queues.keys() | settings.disabled_queues
     return replace(todo, cap=cap, uncap=tuple(name for name in caps if name not in kept))
+
+
+def renames_without_effect(settings: Settings, stored: Sequence[StoredSchedule]) -> dict[str, str]:
+    """Map each schedule that would begin without a history, although it has ``renamed_from``, to the reason.
+
+    The result is empty if the file retires no schedule, since then no history is lost.
+    """
+    plan = compare(settings, stored, {})
+    if not plan.remove:
+        return {}
+    known = {schedule.name: schedule.status for schedule in stored}
+    renamed = {new for _, new in plan.rename}
+    found = {}
+    for name, schedule in settings.schedules.items():
+        old = schedule.renamed_from
+        if old is None or name in renamed or known.get(name) == "active":
+            continue
+        why = f'the database has no active schedule "{old}"'
+        if known.get(old) == "active":
+            why = f'"{old}" is in the file, too' if old in settings.schedules else f'"{name}" is a retired schedule'
+        found[name] = f"{why}, so nothing is renamed, and the next tick retires {', '.join(plan.remove)}"
+    return found

@@ -230,7 +230,7 @@ class Applying:
         changed = {*self.todo.add, *self.todo.change}
         define = [_definition(edit, self.mark, self.now) for edit in edits if edit.wanted and edit.name in changed]
         retire = [edit.name for edit in edits if edit.wanted is None]
-        store.rename(connection, renamed)
+        store.rename(connection, renamed, [old for old, new in renamed.items() if self._has_command(new)])
         if renamed:
             rename_schedules(connection, renamed)
         store.put_definitions(connection, define)
@@ -240,6 +240,9 @@ class Applying:
             *(AuditAct("define", each.name, "file", each.definition) for each in define),
             *(AuditAct("retire", name, self.actor) for name in retire),
         ]
+
+    def _has_command(self, schedule: str) -> bool:
+        return f"schedules.{schedule}.command" in self.settings.positions
 
     def _cap_acts(self, capped: Collection[str]) -> list[AuditAct]:
         return [

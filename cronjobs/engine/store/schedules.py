@@ -85,7 +85,7 @@ _ROWS_ABOVE: Final = either(
 )
 _LEDGER_LIMITS: Final = group("rows", {"schedule_id": "bigint", "above": "timestamptz"})
 _DEFINITION_ROWS: Final = group("rows", kinds(schedules, "name", "definition", "fingerprint", "seen_until", "next_at"))
-_RENAMED_ROWS: Final = group("rows", {"old": "text", "new": "text"})
+_RENAMED_ROWS: Final = group("rows", {"old": "text", "new": "text", "type": "text"})
 _WATERMARK_ROWS: Final = group("rows", {"schedule_id": "bigint", "seen_until": "timestamptz", "next_at": "timestamptz"})
 _PAUSED_WORDS: Final = "coalesce('paused by ' || p.by, 'paused') || coalesce(': ' || p.why, '')"
 PAUSED_BY: Final = f"(SELECT {_PAUSED_WORDS} FROM {PAUSES} p WHERE {STOPS_SCHEDULE} ORDER BY p.scope LIMIT 1)"
@@ -309,20 +309,24 @@ def put_definitions(connection: Connection, definitions: Sequence[Definition]) -
     )
 
 
-def rename(connection: Connection, names: Mapping[str, str]) -> None:
+def rename(connection: Connection, names: Mapping[str, str], commands: Collection[str] = ()) -> None:
     """Rename schedules. Also change the name in their unfinished jobs and in their pauses. *names* maps old to new
     names.
+
+    *commands*: the old names of schedules with a command of their own. The job type of such a command has the
+    schedule's name, so no host could run these unfinished jobs under the old type. They get the new type.
 
     The ledger and the watermark refer to a schedule's id, so they need no change.
     """
     if not names:
         return
-    rows = [{"old": old, "new": new} for old, new in names.items()]
+    rows = [{"old": old, "new": new, "type": old if old in commands else None} for old, new in names.items()]
     run(connection, f"UPDATE {SCHEDULES} AS j SET name = r.new FROM {_RENAMED_ROWS} r WHERE j.name = r.old", rows=rows)
     run(
         connection,
-        f"""UPDATE {JOBS} AS j SET schedule = r.new FROM {_RENAMED_ROWS} r
-           WHERE j.schedule IS NOT NULL AND j.finished_at IS NULL AND j.schedule = r.old""",
+        f"""UPDATE {JOBS} AS j SET schedule = r.new,
+             job_type = CASE WHEN j.job_type = r.type THEN r.new ELSE j.job_type END
+           FROM {_RENAMED_ROWS} r WHERE j.schedule IS NOT NULL AND j.finished_at IS NULL AND j.schedule = r.old""",
         rows=rows,
     )
     paused = {row.name for row in pauses_of_schedules(connection) if row.scope == "schedule"}

@@ -185,6 +185,7 @@ def did_in_words(did: Mapping[str, Any]) -> str:
 
 # Each tick records at most this many faults, because a broken file may stay broken for weeks.
 MOST_NOTED: Final = 5
+LONGEST_WHY: Final = 400  # such as an error with the database's URL and with advice
 
 
 def noted(faults: dict[str, str]) -> dict[str, str]:
@@ -194,13 +195,13 @@ def noted(faults: dict[str, str]) -> dict[str, str]:
 
 def as_noted(where: str, what: str) -> tuple[str, str]:
     """Return a fault, shortened for the tick's row."""
-    return one_line(where, 120), one_line(what, 200)
+    return one_line(where, 120), one_line(what, LONGEST_WHY)
 
 
 def noted_causes(causes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return why earlier ticks did not start (``Alarm.kept_from_starting``), shortened for the tick's row."""
     return [
-        {"ticks": cause["ticks"], "since": cause["since"], "why": one_line(masking.hide(cause["why"]), 200)}
+        {"ticks": cause["ticks"], "since": cause["since"], "why": one_line(masking.hide(cause["why"]), LONGEST_WHY)}
         for cause in causes[:MOST_NOTED]
     ]
 
@@ -208,7 +209,7 @@ def noted_causes(causes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def noted_outages(outages: Iterable[tuple[datetime, datetime, str]]) -> list[dict[str, str]]:
     """Return the first few times in which a tick could not use the database (from, to, why), for the tick's row."""
     return [
-        {"since": began.isoformat(), "until": ended.isoformat(), "why": one_line(masking.hide(why), 200)}
+        {"since": began.isoformat(), "until": ended.isoformat(), "why": one_line(masking.hide(why), LONGEST_WHY)}
         for began, ended, why in islice(outages, MOST_NOTED)
     ]
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
-from sqlalchemy import insert, text, update
+from sqlalchemy import Row, insert, text, update
+from support.commands import until
 from support.databases import in_psql
 from support.explained import MINUTE, MINUTELY, World, utc
 from support.explained import clock as clock
@@ -19,7 +23,7 @@ from support.explained import world as world
 from support.hosts import put
 from support.postgres import OWNER, READ, RUN, SUPERUSER, as_role
 
-from cronjobs.contrib.doctor import examine, patient
+from cronjobs.contrib.doctor import database_verdicts, examine, patient, statements
 from cronjobs.contrib.doctor.examine import CHECKS, Examination, ExaminedSite
 from cronjobs.desk.crontab import block, program
 from cronjobs.engine.database import tables
@@ -29,7 +33,7 @@ from cronjobs.engine.jobs import registry
 pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 CRONTAB = '#!/bin/sh\n[ -f "$FAKE_STORE" ] && exec cat "$FAKE_STORE"\necho "no crontab for ada" >&2\nexit 1\n'
-ONLY = {"postgresql": {"rights", "vacuum", "statistics", "pooler", "clocks"}}
+ONLY = {"postgresql": {"locks", "rights", "vacuum", "statistics", "pooler", "clocks"}}
 ONLY["sqlite"] = {"file system", "file modes", "journal mode", "file size"}
 
 
@@ -305,6 +309,53 @@ def test_rights_that_are_missing_or_too_many_are_named(surgery: Surgery) -> None
     surgery.write(f"REVOKE INSERT ON cronjobs_effects FROM {RUN}")
     found = surgery.see()["rights"]
     assert (found["status"], "lacks INSERT on cronjobs_effects" in found["text"]) == ("problem", True)
+
+
+@contextmanager
+def session_of(url: str, role: str, application: str) -> Iterator[psycopg.Connection[Any]]:
+    """A session that does not commit."""
+    with psycopg.connect(as_role(url, role), application_name=application) as session:
+        yield session
+        session.rollback()
+
+
+@pytest.mark.slow
+@on_postgresql
+@pytest.mark.parametrize("table", ["cronjobs_jobs", "cronjobs_meta"])
+def test_a_session_that_locks_a_table_is_named(surgery: Surgery, table: str) -> None:
+    with session_of(surgery.world.url, SUPERUSER, "report") as session:
+        session.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE".encode())
+        found, pid = surgery.see(), session.info.backend_pid
+    assert found["locks"]["status"] == "problem"
+    assert f"pid {pid} has locked {table} (application report, user {SUPERUSER})" in found["locks"]["text"]
+    assert f'"SELECT pg_terminate_backend({pid})"' in found["locks"]["fix"]
+    assert "has no cronjobs tables" not in found["schema revision"]["text"]
+
+
+@on_postgresql
+def test_a_session_for_whose_rows_a_tick_waits_is_named(surgery: Surgery) -> None:
+    def seen() -> Sequence[Row[Any]]:
+        with surgery.world.database.read() as connection:
+            return statements.blockers(connection)
+
+    url, change = surgery.world.url, b"UPDATE cronjobs_meta SET project = project"
+    with session_of(url, RUN, "report") as first, session_of(url, RUN, "cronjobs") as tick:
+        first.execute(change)
+        assert seen() == []
+        waits = threading.Thread(target=tick.execute, args=(change,))
+        waits.start()
+        until(seen)
+        [found] = seen()
+        pid = first.info.backend_pid
+        first.rollback()
+        waits.join()
+    assert (found.pid, found.application, found.table) == (pid, "report", None)
+    blocker = database_verdicts.Blocker(**found._mapping)
+    assert blocker.since is not None
+    assert database_verdicts.locks([blocker], blocker.since + timedelta(seconds=1)).status == "ok"
+    judged = database_verdicts.locks([blocker], blocker.since + MINUTE)
+    assert judged.status == "warning"
+    assert f"pid {pid} (application report, user {RUN}, idle in transaction, since" in judged.text
 
 
 @on_postgresql

@@ -32,6 +32,8 @@ FILE = db.FileFacts("/srv/cronjobs.db", "ext4", 0o600, 0o755, ours=True)
 PAGES = SqliteFile("wal", 1000, 10, 4096)
 TABLE = TableStatistics("cronjobs_jobs", 50_000, 400, 300, 9 << 20, NOW, autovacuum=True)
 SERVER = ServerFacts(170_002, "run", superuser=False, autovacuum=True, pooled=False)
+BLOCKER = db.Blocker(7, "ada", "psql", None, None, "cronjobs_jobs")
+REFUSED = 'database postgresql://a@db/jobs cannot be reached: connection to server at "db", port 5432 failed: FATAL:  '
 GB = 1 << 30
 
 
@@ -166,6 +168,10 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     # the database
     ("ok", db.database("sqlite:///a.db", None), "answers"),
     ("problem", db.unreachable("connection refused", no_file=False), "refused"),
+    ("problem", db.unreachable(f'{REFUSED}password authentication failed for user "a"', no_file=False), "password"),
+    ("ok", db.locks([], NOW), "no other session"),
+    ("problem", db.locks([BLOCKER], NOW), "pid 7 has locked cronjobs_jobs (application psql, user ada)"),
+    ("warning", db.locks([replace(BLOCKER, pid=0, table=None)], NOW), "a prepared transaction"),
     ("problem", db.database("a", 'project "blog"'), 'belongs to project "blog"'),
     ("ok", db.revision("0005", "0005", "0001"), ""),
     ("problem", db.revision(None, "0005", None), "no cronjobs tables"),
@@ -247,3 +253,17 @@ def test_the_file_system_of_a_path_is_that_of_the_longest_mount_point(tmp_path: 
     there = {path: filesystem_of(Path(path), tmp_path) for path in ("/etc", "/srv/db", "/srv/a b/c", "/srvx/y", "/srv")}
     assert list(there.values()) == ["ext4", "nfs4", "tmpfs", "xfs", "nfs4"]
     assert filesystem_of(Path("/"), tmp_path / "nothing") is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ('password authentication failed for user "a"', "correct the user or the password"),
+        ('no pg_hba.conf entry for host "10.0.0.7", user "a", database "jobs", no encryption', "or pg_hba.conf"),
+        ('role "a" does not exist', "correct the user or the password"),
+        ('database "jobs" does not exist', "create it, or correct its name"),
+        ("sorry, too many clients already", "check the address and the server"),
+    ],
+)
+def test_a_server_that_refuses_a_login_gets_other_advice_than_one_that_does_not_answer(answer: str, said: str) -> None:
+    assert said in (db.unreachable(f"{REFUSED}{answer}", no_file=False).fix or "")

@@ -1,9 +1,9 @@
 """A week of random schedules and policies, outages, snoozes, deaths, clocks that are ahead for a while, and what people
 do: is "all well" said rightly?
 
-The rule is here once more, in the plainest way, from all rows: every active schedule that is not paused has had what it
-was due. Never "all well" when that does not hold; always when it does and nothing else is wrong. What a tick does here
-the store's own functions do: recover, materialise, claim, finish, prune.
+The rule is here once more, in the plainest way, from all rows: every active schedule has had what it was due, except
+what a pause holds back. Never "all well" when that does not hold; always when it does and nothing else is wrong. What a
+tick does here the store's own functions do: recover, materialise, claim, finish, prune.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ TABLES = ["alerts", "findings", "acks", "job_runs", "jobs", "occurrences", "sche
 TABLES += ["job_type_lists", "queues"]
 # Findings of which the rule here knows nothing; they may always be there.
 BESIDE = {"failing", "failing_type", "slower", "full", "late", "pause", "schedule", "dead", "lease", "crashing"}
-BESIDE |= {"clock"}
+BESIDE |= {"clock", "ending"}
 # Findings that account for an occurrence of any schedule that did not run.
 OF_ANY = {"dead", "late", "pause", "no_tick"}
 
@@ -301,9 +301,7 @@ class Rows:
             self.audit = connection.execute(select(tables.audit).order_by(tables.audit.c.id)).all()
 
     def without_their_runs(self) -> set[str]:
-        return {
-            each.name for each in self.schedules if each.status == "active" and each.paused is None and self.lacks(each)
-        }
+        return {each.name for each in self.schedules if each.status == "active" and self.lacks(each)}
 
     def lacks(self, schedule: store.StoredSchedule) -> bool:
         given = schedule_from_definition(schedule.name, schedule.definition)
@@ -316,6 +314,8 @@ class Rows:
         for row in rows:
             if row.last_for > after and row.first_for + grace <= self.now and not self.is_well(row, given, grace):
                 return True
+        if schedule.paused is not None:
+            return False
         unsettled = timing(given.cron, given.every, given.timezone).after(max(schedule.seen_until, after))
         return next(iter(unsettled)) + grace <= self.now
 

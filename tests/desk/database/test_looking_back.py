@@ -19,6 +19,7 @@ from support.postgres import OWNER
 
 from cronjobs.desk.cli.output import Times, fit, since_instant, table
 from cronjobs.desk.insight.shortened_history import ACTS
+from cronjobs.desk.rules.schedule_names import names_of
 from cronjobs.desk.store import history, listing, workload
 from cronjobs.desk.store import status_facts as unresolved
 from cronjobs.desk.store.listing import Filter
@@ -336,7 +337,8 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         history.deaths_since(connection, hour, 50)
         unresolved.deaths(connection)
         unresolved.lately(connection, [1, 2, 3], 10)
-        unresolved.triggered(connection, "a")
+        unresolved.triggered(connection, names_of("a", []))
+        unresolved.defined_at(connection, names_of("a", []), ["cron"])
         unresolved.fired_lately(connection, timedelta(minutes=5))
         unresolved.last_fired_at(connection)
         unresolved.recorded_since(connection, "web1", "refused")

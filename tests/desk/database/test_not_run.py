@@ -20,6 +20,7 @@ from cronjobs.engine.config.settings import Retention, Settings
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.store.job_types import Loaded, record_types
 from cronjobs.engine.tick.pruner import Before, Pruner
 from cronjobs.testing import FakeClock
 
@@ -214,3 +215,88 @@ def test_missed_runs_are_not_to_be_made_up_for_while_the_schedules_own_job_snooz
     [missed] = [each for each in found if each.kind == "missed"]
     assert missed.command == f"cronjobs explain {snoozes}"
     assert missed.text.endswith(f"; job {snoozes} of s00000 was put off")
+
+
+FULL = "full: as many jobs wait in its queue as may (max_waiting)"
+
+
+def pause(world: World, scope: str, name: str) -> None:
+    world.put(tables.pauses, {"scope": scope, "name": name, "by": "ada", "paused_at": world.now - 4 * HOUR})
+
+
+def tick(world: World) -> None:
+    times = {"started_at": world.now, "finished_at": world.now}
+    with world.database.write() as connection:
+        mark = record_types(connection, Loaded(["t.say"]))
+    known = {"pid": 1, "version": "0", "schedules_on": 1, "job_types": mark, "fingerprint": "f"}
+    world.put(tables.ticks, {"tick": "t", "host": "alpha"} | times | known)
+
+
+@pytest.mark.parametrize("others", [3, 30])
+def test_a_paused_queue_hides_no_run_that_was_missed_for_another_reason(world: World, others: int) -> None:
+    [schedule] = world.schedules(1)
+    tick(world)
+    waits = world.job(status="queued", attempts=0, started_at=None, run_at=world.now - 3 * HOUR)
+    world.ledger(schedule, *((2 * HOUR + minute * MINUTE, "skipped", waits) for minute in range(others)))
+    world.ledger(schedule, (3 * HOUR, "enqueued", waits))
+    pause(world, "queue", "default")
+    assert world.found() == {"pause": ()}
+    full = {"first_for": world.now - 5 * HOUR, "last_for": world.now - 5 * HOUR, "decided_at": world.now - 5 * HOUR}
+    world.put(tables.occurrences, {"schedule_id": schedule, "outcome": "skipped", "reason": FULL} | full)
+    assert world.found() == {"not_run": ("s00000",), "pause": ()}
+
+
+@pytest.mark.parametrize(("scope", "name"), [("schedule", "s00000"), ("all", "")])
+def test_a_paused_schedule_hides_no_job_that_was_put_off(world: World, scope: str, name: str) -> None:
+    [schedule] = world.schedules(1)
+    tick(world)
+    snoozes = world.job(run_at=world.now + HOUR, scheduled_for=world.now - 5 * HOUR)
+    world.ledger(schedule, (5 * HOUR, "enqueued", snoozes))
+    pause(world, scope, name)
+    assert world.found() == {"not_run": ("s00000",)}
+
+
+def test_each_schedule_that_a_finding_names_has_its_own_command(world: World) -> None:
+    first, second = world.schedules(2)
+    missed = world.now - 3 * HOUR
+    snoozes = world.job(schedule="s00001", run_at=world.now + HOUR, scheduled_for=world.now - 2 * HOUR)
+    world.ledger(first, (3 * HOUR, "missed", None))
+    world.ledger(second, (2.5 * HOUR, "missed", None), (2 * HOUR, "enqueued", snoozes))
+    with world.database.read() as connection:
+        found = {each.kind: each for each in troubles(look(connection, world.settings, JobTypes()), world.settings)}
+    backfill = f"cronjobs backfill s00000 --from {missed.isoformat()} --to {missed.isoformat()}"
+    assert found["missed"].command == f"{backfill}; cronjobs explain {snoozes}"
+    assert found["missed"].text == (
+        f"s00000, s00001 missed 2 runs, and no later run succeeded; job {snoozes} of s00001 was put off"
+    )
+    assert found["missed"].job_id is None
+
+
+def test_several_schedules_that_did_not_run_are_each_explained(world: World) -> None:
+    for name, schedule in zip(("s00000", "s00001"), world.schedules(2), strict=True):
+        snoozes = world.job(schedule=name, run_at=world.now + HOUR, scheduled_for=world.now - 2 * HOUR)
+        world.ledger(schedule, (2 * HOUR, "enqueued", snoozes))
+    with world.database.read() as connection:
+        found = {each.kind: each for each in troubles(look(connection, world.settings, JobTypes()), world.settings)}
+    assert found["not_run"].command == "cronjobs explain s00000; cronjobs explain s00001"
+
+
+def test_a_renamed_schedule_is_still_past_its_grace_and_was_still_triggered(world: World) -> None:
+    since_last = timedelta(seconds=world.now.timestamp() % 3600)
+    row = {"definition": GRACE, "fingerprint": "f", "seen_until": world.now, "next_at": world.now + HOUR}
+    [schedule] = world.put(tables.schedules, row | {"name": "new"})
+    defined = {"action": "define", "subject": "old", "at": world.now - 100 * HOUR, "detail": GRACE}
+    renamed = {"action": "rename", "subject": "new", "at": world.now - MINUTE, "detail": {"from": "old"}}
+    other_job = {"action": "define", "subject": "new", "at": world.now - MINUTE, "detail": GRACE | {"job": "t.other"}}
+    world.put(tables.audit, defined, renamed, other_job)
+    world.ledger(schedule, (since_last + HOUR, "missed", None))
+
+    def found() -> tuple[str, ...]:
+        with world.database.read() as connection:
+            return tuple(look(connection, world.settings, JobTypes()).watch.without_run)
+
+    assert found() == ("new",)
+    done = world.job(status="succeeded", finished_at=world.now, schedule="old")
+    triggered = {"action": "trigger", "subject": "old", "at": world.now - 2 * MINUTE, "detail": {"job_id": done}}
+    world.put(tables.audit, triggered)
+    assert found() == ()

@@ -39,6 +39,7 @@ from cronjobs.desk.rules.occurrence_results import (
     why_not_run,
 )
 from cronjobs.desk.rules.pausing import of_queue
+from cronjobs.desk.rules.schedule_names import names_of
 from cronjobs.desk.store.schedule_health import ScheduleSurvey, active_schedules
 from cronjobs.engine.command.printing import json_text
 from cronjobs.engine.config.settings import Settings
@@ -209,7 +210,7 @@ def watched_one_by_one(connection: Connection, health: Health, every: list[store
         every_row = [happened(row, jobs) for row in rows if row.last_for <= health.now]
         if past := every_row[:RUNS_LOOKED_AT]:
             lately[schedule.id] = past
-        if schedule.paused is None and (found := without_its_runs(connection, schedule, every_row, jobs, health.now)):
+        if found := without_its_runs(connection, schedule, every_row, jobs, health.now):
             not_run[schedule.name] = found
     missing = [each for each in active if watched.missed(lately.get(each.id, []))]
     by_hand = {each.name: run_by_hand(connection, each, jobs, health.now) for each in missing}
@@ -223,7 +224,7 @@ def watched_one_by_one(connection: Connection, health: Health, every: list[store
         without_run={
             each.name: why
             for each in active
-            if (why := watched._without_run(connection, each, health.pauses, health.now))
+            if (why := watched._without_run(connection, each, names_of(each.name, []), health.pauses, health.now))
         },
     )
 
@@ -234,7 +235,7 @@ def without_its_runs(
     rows: list[OccurrenceResult],
     jobs: dict[int, Any],
     now: datetime,
-) -> UnrunOccurrences | None:
+) -> tuple[UnrunOccurrences, ...]:
     grace = grace_of(schedule)
     mine = [job for job in jobs.values() if job.schedule == schedule.name and job.finished_at is None]
     first = min(mine, key=lambda job: (job.status != "running", job.id), default=None)
@@ -242,12 +243,13 @@ def without_its_runs(
     covered = None
     for _ in range(2):
         judged = standing(rows[:RUNS_LOOKED_AT], head, now, grace, covered)
-        if judged.not_run is None and not judged.ended:
+        if not judged.certain and not judged.ended:
             judged = standing(rows, head, now, grace, covered)
-        if judged.not_run is None or judged.not_run.why in SAID_ELSEWHERE:
-            return None
+        found = tuple(each for each in judged.not_run if each.why not in SAID_ELSEWHERE)
+        if not found:
+            break
         covered = run_by_hand(connection, schedule, jobs, now)
-    return judged.not_run
+    return found
 
 
 def grace_of(schedule: store.StoredSchedule) -> timedelta:

@@ -506,3 +506,16 @@ def test_an_alembic_of_the_app_without_our_filter_is_a_note(tmp_path: Path, data
     done = project.call("check")
     assert done.code == 0
     assert ("2:11: database: " in done.out and "would drop the tables of cronjobs" in done.out) is noted
+
+
+def test_live_a_limit_that_applied_to_no_job_is_a_note(live: Project) -> None:
+    live.write('job_types: {t.ok: {command: ["true"]}}\nlimits: {"smpt:": 2, "api:": 1}')
+    assert live.run("run-due").code == 0
+    assert "limit applied" not in live.call("check", "--live").out, "there is no job yet"
+    live.execute(insert(jobs).values(job_type="t.ok", concurrency_key="api:eu"))
+    live.execute(insert(jobs).values(job_type="t.ok"))
+    done = live.call("check", "--live")
+    assert done.code == 0
+    [note] = [line for line in done.out.splitlines() if "this limit applied" in line]
+    assert 'limits."smpt:": this limit applied to none of the newest 2 jobs, since no concurrency_key' in note
+    assert note.endswith('(1 of them has a key, such as "api:eu")')

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select, text
 from support.databases import opened
 from support.yard import MINUTE, START, Yard, at, broken, minutely, names, statements
 
-from cronjobs.engine.config.settings import RunSettings, Settings
+from cronjobs.engine.config.settings import RunSettings, ScheduleSettings, Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import audit, schedules
 from cronjobs.engine.jobs.enqueue import enqueue
@@ -22,7 +22,7 @@ from cronjobs.engine.rules.capacity import Cap
 from cronjobs.engine.schedules import chunks
 from cronjobs.engine.schedules import sync as core
 from cronjobs.engine.schedules.applying import judge_file
-from cronjobs.engine.schedules.changes import compare
+from cronjobs.engine.schedules.changes import compare, renames_without_effect
 from cronjobs.engine.schedules.definition import fingerprint
 from cronjobs.engine.store import schedules as store
 from cronjobs.engine.store import ticks
@@ -385,3 +385,32 @@ def test_a_host_with_earlier_ticks_keeps_to_what_it_carried(yard: Yard, pods: Po
     assert not pods.tick(two, "unseen"), "the file in force was carried a moment ago"
     yard.clock.advance(timedelta(hours=1))
     assert pods.tick(two), "nobody carries the file in force"
+
+
+def test_a_job_of_a_command_that_is_renamed_with_its_schedule_stays_runnable(yard: Yard) -> None:
+    """The type of a schedule's own command has the schedule's name, so no host would know the old type."""
+    yard.sync(yard.file(minutely(name="old", job="old"), minutely(name="other", job="t.a")))
+    yard.clock.advance(2 * MINUTE)
+    yard.tick()
+    own = minutely(name="new", job="new", renamed_from="old")
+    file = yard.file(own, minutely(name="another", job="t.a", renamed_from="other"))
+    yard.sync(replace(file, positions={"schedules.new.command": (1, 1)}))
+    assert {job.job_type for job in yard.jobs("new")} == {"new"}
+    assert {job.job_type for job in yard.jobs("another")} == {"t.a"}
+
+
+def test_a_renaming_that_would_lose_a_history_is_found_before(yard: Yard) -> None:
+    yard.sync(yard.file(*(minutely(name=name) for name in ("a", "b", "c", "gone"))))
+    yard.sync(yard.file(*(minutely(name=name) for name in ("a", "b", "c"))))
+
+    def found(*wanted: ScheduleSettings) -> dict[str, str]:
+        with yard.database.read() as connection:
+            return renames_without_effect(yard.file(*wanted, minutely(name="b")), store.all_schedules(connection))
+
+    then = "so nothing is renamed, and the next tick retires"
+    assert found(minutely(name="new", renamed_from="a"), minutely(name="c")) == {}
+    assert found(minutely(name="a", renamed_from="old"), minutely(name="c")) == {}, "renamed before"
+    assert found(minutely(name="a"), minutely(name="c"), minutely(name="new", renamed_from="x")) == {}, "no loss"
+    wrong = found(minutely(name="new", renamed_from="aa"), minutely(name="c"))
+    assert wrong == {"new": f'the database has no active schedule "aa", {then} a'}
+    assert found(minutely(name="gone", renamed_from="a")) == {"gone": f'"gone" is a retired schedule, {then} a, c'}

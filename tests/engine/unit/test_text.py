@@ -55,6 +55,20 @@ def test_a_line_is_cut_with_an_ellipsis(limit: int, line: str) -> None:
     assert one_line("abcdefghij", limit) == line
 
 
+@pytest.mark.parametrize(
+    ("text", "limit", "line"),
+    [
+        ("whether default_transaction_read_only is set", 22, "whether…"),
+        ("and whether default_transaction_read_only is set", 41, "and whether…"),
+        ("check whether default_transaction is set", 37, "check whether default_transaction is…"),
+        ("check whether default_transaction is set", 36, "check whether default_transaction…"),
+        ("a " + "b" * 99, 80, "a " + "b" * 77 + "…"),
+    ],
+)
+def test_a_line_is_cut_after_a_word_and_within_a_very_long_one(text: str, limit: int, line: str) -> None:
+    assert one_line(text, limit) == line
+
+
 @given(ANY_TEXT, st.integers(0, 300))
 def test_one_line_is_one_printable_line_within_its_limit(text: str, limit: int) -> None:
     line = one_line(text, limit)

@@ -82,7 +82,7 @@ class Facts:
                 without_run[name] = ScheduleWithoutRun("due 02:00", NOW - HOUR, tuple(self.some_jobs(its)))
             if (waiting := [job for job in its if job.waiting]) and self.chance(2):
                 job = self.dice.choice(waiting)
-                not_run[name] = UnrunOccurrences(NOW - HOUR, "put off" if job.run_at > NOW else "waits", job)
+                not_run[name] = (UnrunOccurrences(NOW - HOUR, "put off" if job.run_at > NOW else "waits", job),)
         dead = [job for its in jobs.values() for job in its if job.status == "dead" and not job.dismissed]
         last_of = {job_type: NOW - self.dice.choice([MINUTE, 5 * HOUR]) for job_type in self.some(TYPES)}
         more = [self.job().id for _ in last_of]
@@ -149,7 +149,7 @@ def behind(finding: Finding, health: Health) -> Iterator[object]:
         case "failing":
             yield from (row.job_id for name in finding.rows for row in failing_runs(watch)[name].rows)
         case "not_run":
-            yield from (job.id for name in finding.rows if (job := watch.not_run[name].job) is not None)
+            yield from (job.id for name in finding.rows for each in watch.not_run[name] if (job := each.job))
         case "failing_type":
             yield finding.subject
         case "unresolved":
@@ -232,7 +232,7 @@ JOB = JobNow(7, "failed", "t.a", "default", NOW + HOUR, failures=3)
 def test_a_full_queue_for_which_a_schedule_did_not_run_is_named(definition: dict[str, str], queue: str) -> None:
     health = facts()
     stored = replace(health.watch.schedules[0], definition=definition)
-    full = {"nightly": UnrunOccurrences(NOW - HOUR, "full")}
+    full = {"nightly": (UnrunOccurrences(NOW - HOUR, "full"),)}
     health = replace(health, watch=replace(health.watch, schedules=[stored], not_run=full))
     said = f"nightly has not run since it was due: queue {queue} was full when nightly was due"
     assert texts(health) == {"not_run": said}
@@ -244,7 +244,7 @@ def test_a_full_queue_for_which_a_schedule_did_not_run_is_named(definition: dict
 )
 def test_a_running_job_whose_lease_ran_out_is_not_said_to_overrun(why: Why, said: str) -> None:
     health = facts()
-    ours = {"nightly": UnrunOccurrences(NOW - HOUR, why, replace(JOB, status="running"))}
+    ours = {"nightly": (UnrunOccurrences(NOW - HOUR, why, replace(JOB, status="running")),)}
     health = replace(health, watch=replace(health.watch, not_run=ours))
     assert texts(health)["not_run"].endswith(f": job 7 of nightly {said}")
 
@@ -259,10 +259,10 @@ def test_of_a_job_that_ran_only_success_is_missing() -> None:
     died = facts(dead)
     died = replace(died, watch=replace(died.watch, without_run=late))
     assert texts(died)["dead"].endswith("; nightly has not succeeded within its grace")
-    snoozed = {"nightly": UnrunOccurrences(NOW - HOUR, "put off", replace(JOB, status="queued", attempts=1))}
+    snoozed = {"nightly": (UnrunOccurrences(NOW - HOUR, "put off", replace(JOB, status="queued", attempts=1)),)}
     health = replace(health, watch=replace(health.watch, not_run=snoozed))
     assert texts(health)["not_run"].startswith("nightly has not succeeded since it was due: job 7 of nightly was put")
-    snoozed = {"nightly": UnrunOccurrences(NOW - HOUR, "put off", replace(JOB, status="queued"))}
+    snoozed = {"nightly": (UnrunOccurrences(NOW - HOUR, "put off", replace(JOB, status="queued")),)}
     health = replace(health, watch=replace(health.watch, not_run=snoozed))
     assert texts(health)["not_run"].startswith("nightly has not run since it was due: job 7 of nightly was put off")
 

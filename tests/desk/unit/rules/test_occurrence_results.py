@@ -84,7 +84,7 @@ DONE = job(id=3, status="succeeded")
 )
 def test_what_the_rows_of_a_schedule_show(rows: list[OccurrenceResult], why: str | None) -> None:
     found = standing(rows, None, NOW, DEFAULT_GRACE).not_run
-    assert (None if found is None else found.why) == why
+    assert (found[0].why if found else None) == why
 
 
 @pytest.mark.parametrize(
@@ -102,29 +102,36 @@ def test_what_the_rows_of_a_schedule_show(rows: list[OccurrenceResult], why: str
 def test_a_run_by_a_wrong_clock_is_none(of: JobNow | None, why: str | None) -> None:
     early = replace(row(2, "enqueued", of, f"{RAN_EARLY} 03:00 or before, wrong clock{UP_TO_ATTEMPT} 1"), job_id=7)
     found = standing([early, row(3, "enqueued", DONE)], None, NOW, HOUR).not_run
-    assert (None if found is None else found.why) == why
+    assert (found[0].why if found else None) == why
     assert early.went_well == (of is not None and of.attempts == 2)
 
 
 def test_a_job_that_waits_its_turn_is_judged_by_the_one_before_it() -> None:
     rows = [row(2, "enqueued", JOB)]
     running = job(id=6, **HELD)
-    assert standing(rows, running, NOW, HOUR).not_run is None
-    found = standing(rows, replace(running, locked_until=NOW - HOUR), NOW, HOUR).not_run
-    assert found is not None
+    assert standing(rows, running, NOW, HOUR).not_run == ()
+    [found] = standing(rows, replace(running, locked_until=NOW - HOUR), NOW, HOUR).not_run
     assert (found.why, found.job) == ("lease ran out", replace(running, locked_until=NOW - HOUR))
 
 
 def test_it_begins_with_the_first_that_did_not_run() -> None:
-    found = standing([row(1, "skipped", PUT_OFF), row(2, "skipped", PUT_OFF)], None, NOW, HOUR).not_run
-    assert found is not None
+    [found] = standing([row(1, "skipped", PUT_OFF), row(2, "skipped", PUT_OFF)], None, NOW, HOUR).not_run
     assert found.since == PUT_OFF.scheduled_for
+
+
+def test_each_reason_is_returned_the_newest_first() -> None:
+    full = "full: as many jobs wait in its queue as may (max_waiting)"
+    rows = [row(2, "skipped", JOB), row(3, "enqueued", JOB), row(4, "skipped", None, full), row(5, "skipped", JOB)]
+    judged = standing(rows, None, NOW, HOUR)
+    assert [(each.why, each.since) for each in judged.not_run] == [("waits", NOW - 5 * HOUR), ("full", NOW - 4 * HOUR)]
+    assert judged.certain
+    assert not standing(rows[:2], None, NOW, HOUR).certain, "the finding pause may say why this job waits"
 
 
 def test_a_run_by_hand_stands_for_what_was_due_before_it() -> None:
     rows = [row(2, "enqueued", PUT_OFF)]
-    assert standing(rows, None, NOW, HOUR, NOW - HOUR).not_run is None
-    assert standing(rows, None, NOW, HOUR, NOW - 4 * HOUR).not_run is not None
+    assert standing(rows, None, NOW, HOUR, NOW - HOUR).not_run == ()
+    assert standing(rows, None, NOW, HOUR, NOW - 4 * HOUR).not_run
 
 
 @pytest.mark.parametrize(

@@ -485,6 +485,14 @@ def test_a_command_does_not_run_without_one_of_its_variables() -> None:
     assert "job_types.dump.env.PGPASSWORD: ${NOBODY_SET_THIS} is not set" in str(problem)
 
 
+def test_a_bad_entry_with_a_new_name_also_disables_the_schedule_under_its_old_name() -> None:
+    found = read(DATABASE + "schedules: {new: {every: 1m, job: x, renamed_from: old, grace: 1x}}")
+    assert found.disabled_schedules == {"old", "new"}
+    assert found.problems_of("old") == found.problems_of("new") == list(found.problems)
+    both = "schedules: {old: {every: 1m, job: x}, new: {every: 1m, job: x, renamed_from: old, grace: 1x}}"
+    assert read(DATABASE + both).disabled_schedules == {"new"}
+
+
 def test_an_inline_command_that_is_bad_disables_schedule_and_command() -> None:
     found = read(DATABASE + "schedules: {a: {every: 1m, command: [ls], priority: 11}}")
     assert found.disabled_schedules == found.disabled_job_types == {"a"}
