@@ -1926,6 +1926,20 @@ MUTANTS = (
         (TAKE_OVER,),
     ),
     Mutant(
+        "restore leaves a block whose ticks run the restored lines, too",
+        "cronjobs/desk/crontab/swapping.py",
+        "block.remove(crontab, config).split",
+        "crontab.split",
+        (TAKE_OVER,),
+    ),
+    Mutant(
+        "restore stops other work without asking",
+        "cronjobs/contrib/take_over/swap_cli.py",
+        "        _require_no_other_work(file, old, new)\n",
+        "        pass\n",
+        (TAKE_OVER,),
+    ),
+    Mutant(
         "swap changes when a line runs",
         "cronjobs/contrib/take_over/swap_cli.py",
         "(pair.other_settings or not pair.timed_by_import)",

@@ -47,7 +47,9 @@ MeantOption = Annotated[
 BothOption = Annotated[
     bool,
     typer.Option(
-        "--yes", help="Restore even if another host runs the lines, or may run them. Then each line may run twice."
+        "--yes",
+        help="Restore even if another host runs the lines, or may run them (each line may then run twice), and even if "
+        "this stops other work of the file's ticks.",
     ),
 ]
 SHOWN: Final = 3  # differences named
@@ -127,15 +129,17 @@ def restore(
 ) -> None:
     """Undo swap: restore the lines byte for byte, so that cron runs them again, and remove this configuration's block.
 
-    Lines that you have added since the swap stay as they are. If another host ticks for this project, that host
-    runs the lines' schedules, so restore changes nothing without --yes. Without --yes, restore also changes nothing if
-    it cannot read the file or the database, because it then cannot find out whether another host ticks.
+    Lines that you have added since the swap stay as they are. The block is removed even if install wrote it before the
+    swap, because its ticks would run the lines, too. Without --yes, restore changes nothing in three cases: another
+    host ticks for this project, and so runs the lines' schedules; restore cannot read the file or the database, and so
+    cannot find out whether another host ticks; this host's ticks also do other work, which would stop.
     """
     file = config_file(context, config)
     old = program.read()
     new = swapping.restore(old, file)
     if new != old and not yes:
         _require_no_other_host(file, old)
+        _require_no_other_work(file, old, new)
     if dry_run:
         echo_dry_run(old, new)
     elif old == new:
@@ -149,8 +153,7 @@ def restore(
         write(old, new)
         echo(f"restored the crontab of {host.user().pw_name}: cron runs its lines again")
         _print_unfinished(old, new, file)
-        if crontab.find(new, file) is None:
-            _print_no_ticks(file)
+        _print_no_ticks(file)
 
 
 def _require_same(pairs: Sequence[Pair], cron: WhichCron) -> None:
@@ -212,6 +215,27 @@ def _require_no_other_host(file: Path, old: str) -> None:
             "lines would run there and here. Nothing was changed. To take only this host out of service: cronjobs "
             f"crontab remove --config {one_line(str(file), 300)}. To move the lines back to cron, first stop the ticks "
             "elsewhere, or add --yes"
+        )
+
+
+def _require_no_other_work(file: Path, old: str, restored: str) -> None:
+    """Raise CrontabError if the ticks that restore stops also do other work than the lines of *restored*."""
+    if crontab.find(old, file) is None:
+        return
+    settings = settings_of_ticks(file, old)
+    twice = double_runs.doubled(restored, settings)
+    stops = []
+    if other := [name for name in settings.schedules if name not in twice.lines and name not in twice.changed]:
+        more = [f"{len(other) - SHOWN} more"] if len(other) > SHOWN else []
+        stops.append(f"nothing would run its schedules that no line runs ({', '.join([*other[:SHOWN], *more])})")
+    if settings.imports:
+        stops.append("jobs that your code enqueues would wait")
+    if stops:
+        config = f"--config {one_line(str(file), 300)}"
+        raise crontab.CrontabError(
+            f"restore also stops the ticks for {file}, so {', and '.join(stops)}. Nothing was changed. To go on, add "
+            "--yes. To start ticks for the other work again: take the schedules of the restored lines out of the file, "
+            f"then run cronjobs crontab install {config}"
         )
 
 

@@ -20,20 +20,21 @@ from cronjobs.desk.crontab.block import SWAPPED
 
 def swap(crontab: str, numbers: Collection[int], wanted: str, config: Path) -> str:
     """Comment out the lines with these *numbers* (from 1) and install the block *wanted*. Raises BlockBroken."""
-    begin = _begin(config, had_block=block.find(crontab, config) is not None)
     lines = crontab.split("\n")
     for number in numbers:
-        lines[number - 1] = begin + lines[number - 1]
+        lines[number - 1] = _begin(config) + lines[number - 1]
     return block.install("\n".join(lines), wanted, config)
 
 
 def restore(crontab: str, config: Path) -> str:
-    """Undo ``swap``: restore the lines, and remove the block unless it existed before the swap. Raises BlockBroken."""
-    added, had = _begin(config, had_block=False), _begin(config, had_block=True)
-    lines = crontab.split("\n")
-    if any(line.startswith(added) for line in lines):
-        lines = block.remove(crontab, config).split("\n")
-    return "\n".join(line.removeprefix(added if line.startswith(added) else had) for line in lines)
+    """Undo ``swap``: restore the lines, and remove the block. Raises BlockBroken.
+
+    A block that existed before the swap is removed, too, because its ticks would run the restored lines as well.
+    """
+    begin = _begin(config)
+    if not any(line.startswith(begin) for line in crontab.split("\n")):
+        return crontab
+    return "\n".join(line.removeprefix(begin) for line in block.remove(crontab, config).split("\n"))
 
 
 def unswapped(crontab: str) -> str:
@@ -47,8 +48,8 @@ def swapped_to(crontab: str) -> list[str]:
     return list(dict.fromkeys(begin["config"] for begin in begins))
 
 
-_ANY_BEGIN: Final = re.compile(rf"^{SWAPPED}(?:beside )?(?P<config>/.*?): ")
+_ANY_BEGIN: Final = re.compile(rf"^{SWAPPED}(?P<config>/.*?): ")
 
 
-def _begin(config: Path, *, had_block: bool) -> str:
-    return f"{SWAPPED}{'beside ' if had_block else ''}{config}: "
+def _begin(config: Path) -> str:
+    return f"{SWAPPED}{config}: "

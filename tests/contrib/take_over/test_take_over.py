@@ -602,7 +602,7 @@ def test_restore_gives_any_crontab_back_byte_for_byte(lines: list[str], data: An
     begun = [number for number in numbers if "\n" not in lines[number - 1]]
     new = swapping.swap(old, begun, BLOCK, CONFIG)
     if begun:
-        assert swapping.restore(new, CONFIG) == old
+        assert swapping.restore(new, CONFIG) == "\n".join(lines) + "\n"
         assert block.find(new, CONFIG) is not None
 
 
@@ -708,6 +708,39 @@ def ticked(cron_host: Host, name: str) -> None:
     with closing(ready_database(load(cron_host.config, environ={}))) as database, database.write() as connection:
         tick = f"INSERT INTO cronjobs_ticks (tick, host, pid, version, started_at) VALUES (:host, :host, 1, '0', {NOW})"
         run(connection, tick, host=name)
+
+
+def test_restore_removes_a_block_that_was_installed_before_the_swap(cron_host: Host) -> None:
+    """Otherwise the block's ticks and cron would both run the restored lines."""
+    old = "@daily a\n@hourly b\n"
+    cron_host.has(old)
+    cron_host.config.write_text("database: sqlite:///cronjobs.db\n")
+    assert cron_host.cli("install").exit_code == 0
+    assert cron_host.cli("import", "--out", "all.yaml").exit_code == 0
+    (cron_host.folder / "all.yaml").rename(cron_host.config)
+    swapped(cron_host)
+    restored = cron_host.cli("restore")
+    assert restored.exit_code == 0, restored.output
+    assert cron_host.crontab == old
+    assert f"cron starts no ticks for {cron_host.config} any more" in restored.stderr
+
+
+def test_restore_asks_before_it_stops_the_ticks_other_work(cron_host: Host) -> None:
+    old = "@daily a\n"
+    imported(cron_host, old)
+    lines = cron_host.config.read_text()
+    cron_host.config.write_text(f'{lines}  report: {{cron: "0 6 * * 1", command: [report]}}\nimports: [math]\n')
+    swapped(cron_host)
+    text = cron_host.crontab
+    refused = str(cron_host.cli("restore").exception)
+    assert f"restore also stops the ticks for {cron_host.config}" in refused
+    assert "its schedules that no line runs (report), and jobs that your code enqueues would wait" in refused
+    assert f"then run cronjobs crontab install --config {cron_host.config}" in refused
+    assert cron_host.crontab == text
+    assert cron_host.cli("restore", "--yes").exit_code == 0
+    assert cron_host.crontab == old
+    cron_host.config.write_text(lines.partition("\nschedules:")[0] + "\nimports: [math]\n")
+    assert cron_host.cli("install").exit_code == 0  # ticks go on, without the schedules of the lines
 
 
 def test_lines_that_another_host_runs_are_not_restored_beside_it(cron_host: Host) -> None:
