@@ -1914,8 +1914,8 @@ MUTANTS = (
     Mutant(
         "restore gives cron lines that another host runs",
         "cronjobs/contrib/take_over/swap_cli.py",
-        "    if new != old and not yes:\n",
-        "    if False:\n",
+        "        _require_no_other_host(file, old)\n",
+        "        pass\n",
         (TAKE_OVER,),
     ),
     Mutant(
@@ -1930,6 +1930,20 @@ MUTANTS = (
         "cronjobs/desk/crontab/swapping.py",
         "block.remove(crontab, config).split",
         "crontab.split",
+        (TAKE_OVER,),
+    ),
+    Mutant(
+        "restore gives cron lines that another block runs",
+        "cronjobs/contrib/take_over/swap_cli.py",
+        "        _require_no_other_block(file, old, new)\n",
+        "        pass\n",
+        (TAKE_OVER,),
+    ),
+    Mutant(
+        "install in a moved folder leaves the swapped lines to nobody",
+        "cronjobs/desk/cli/crontab.py",
+        "if not Path(path).exists() and",
+        "if False and",
         (TAKE_OVER,),
     ),
     Mutant(

@@ -23,6 +23,7 @@ from cronjobs.desk.cli.crontab import (
     print_mail_target,
     print_tick,
     settings_of_ticks,
+    still_run_by,
     trial,
     write,
 )
@@ -31,6 +32,7 @@ from cronjobs.desk.cli.other_hosts import listed, other_hosts
 from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import double_runs, host, program, swapping
 from cronjobs.desk.crontab.lines import as_shown
+from cronjobs.desk.crontab.other_blocks import blocks_that_run
 from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.errors import CronjobsError
@@ -88,6 +90,14 @@ def swap(
             f"cronjobs already runs the lines of the crontab of {host.user().pw_name}: swap has handed them over to "
             f"{wanted.file}. To swap lines that you added since, first run cronjobs crontab restore"
         )
+    handed_over = swapping.swapped_to(old).items()
+    elsewhere = [path for path, lines in handed_over if double_runs.orphans(old, wanted.settings, lines)]
+    if not numbers and elsewhere:
+        raise crontab.CrontabError(
+            f"the lines that the schedules in {wanted.file} run were already handed over to "
+            f"{one_line(elsewhere[0], 300)}. If the project has moved from there, run cronjobs crontab install, "
+            "which takes these lines over"
+        )
     if not numbers:
         raise crontab.CrontabError(
             f"no schedule in {wanted.file} runs a line of the crontab of {host.user().pw_name}, so there is nothing to "
@@ -138,17 +148,18 @@ def restore(
     old = program.read()
     new = swapping.restore(old, file)
     if new != old and not yes:
+        _require_no_other_block(file, old, new)
         _require_no_other_host(file, old)
         _require_no_other_work(file, old, new)
-    if dry_run:
-        echo_dry_run(old, new)
-    elif old == new:
+    if old == new:
         whose = f"the crontab of {host.user().pw_name}"
         echo(f'{whose} has no lines that "crontab swap" handed over to {file}: nothing to restore')
         if others := swapping.swapped_to(old):
             ways = "; ".join(f"cronjobs crontab restore --config {one_line(other, 300)}" for other in others)
             complain(f"the crontab has lines that were handed over to another configuration. To restore them: {ways}")
             raise typer.Exit(1)
+    elif dry_run:
+        echo_dry_run(old, new)
     else:
         write(old, new)
         echo(f"restored the crontab of {host.user().pw_name}: cron runs its lines again")
@@ -191,6 +202,14 @@ def _require_none_waiting(file: Path, old: str, schedules: Collection[str]) -> N
         raise crontab.CrontabError(
             f"{runs.sentence_waiting}. Ticks would run these old runs late, in addition to new runs. Nothing was "
             f"changed: cancel them ({runs.cancel(file)}), or add --yes to let them run"
+        )
+
+
+def _require_no_other_block(file: Path, old: str, new: str) -> None:
+    """Raise CrontabError if the ticks of another block of this crontab also run the lines that restore gives back."""
+    if blocks := blocks_that_run(old, new, file):
+        raise crontab.CrontabError(
+            f"{still_run_by(blocks)}. Nothing was changed. If both should run the lines, add --yes"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,10 +15,11 @@ import typer
 from cronjobs.desk.cli.commands import CommandRow, Commands, LazyGroup
 from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
 from cronjobs.desk.cli.other_hosts import listed, other_hosts
+from cronjobs.desk.cli.output import counted
 from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import double_runs, host, program, swapping
 from cronjobs.desk.crontab.lines import line_that_sets
-from cronjobs.desk.crontab.other_blocks import lines_by_hand, other_blocks
+from cronjobs.desk.crontab.other_blocks import blocks_that_run, lines_by_hand, other_blocks
 from cronjobs.engine.command.printing import coloured, complain, echo
 from cronjobs.engine.config import load as configuration
 from cronjobs.engine.config.import_path import MODULE
@@ -124,7 +125,7 @@ def install(
         if not force and crontab.find(old, wanted.file) is None:
             raise crontab.CrontabError(f"{say}; to install anyway, add --force")
         complain(say)
-    new = crontab.install(old, wanted.block, wanted.file)
+    new, taken = _with_orphans(crontab.install(old, wanted.block, wanted.file), wanted)
     if dry_run:
         echo_dry_run(old, new)
         return
@@ -136,8 +137,27 @@ def install(
         write(old, new)
         echo(f"installed in {host.user().pw_name}'s crontab:")
     echo(crontab.indented(wanted.line))
+    for path, numbers in taken.items():
+        echo(
+            f"{counted(len(numbers), 'line')} that swap had handed over to {one_line(path, 300)}, a file that no "
+            f"longer exists, now {'belongs' if len(numbers) == 1 else 'belong'} to this block; restore gives them back "
+            "to cron"
+        )
     print_tick(tick, wanted, environment)
     print_mail_target(environment, new, wanted)
+
+
+def _with_orphans(text: str, wanted: CrontabArgs) -> tuple[str, dict[str, list[int]]]:
+    """Hand over to *wanted* the swapped lines that its schedules run, if the file they were swapped to is gone.
+
+    That file is gone after its folder was moved. Without this, no command would know who runs these lines.
+    """
+    taken: dict[str, list[int]] = {}
+    for path, numbers in swapping.swapped_to(text).items():
+        if not Path(path).exists() and (ours := double_runs.orphans(text, wanted.settings, numbers)):
+            taken[path] = ours
+            text = swapping.hand_on(text, ours, path, wanted.file)
+    return text, taken
 
 
 def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False) -> None:
@@ -156,7 +176,7 @@ def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunO
         write(old, new)
         echo(f"removed from {host.user().pw_name}'s crontab: cron no longer starts ticks for {file}")
         if swapping.restore(new, file) != new:
-            complain(_left_as_comments(file, old))
+            complain(_left_as_comments(file, old, new))
 
 
 def settings_of_ticks(file: Path, text: str) -> Settings:
@@ -167,9 +187,11 @@ def settings_of_ticks(file: Path, text: str) -> Settings:
     return configuration.load(file, environ={**os.environ, **host.environment(text, file)})
 
 
-def _left_as_comments(file: Path, old: str) -> str:
-    """Describe who runs the lines that "crontab swap" commented out: another host of the project, or nobody."""
+def _left_as_comments(file: Path, old: str, new: str) -> str:
+    """Describe who runs the lines that "crontab swap" commented out: another block, another host, or nobody."""
     comments = 'the lines that "cronjobs crontab swap" commented out are still comments'
+    if here := blocks_that_run(new, swapping.restore(new, file), file):
+        return f"{comments}, and {still_run_by(here)}"
     back = f"cronjobs crontab restore --config {one_line(str(file), 300)}"
     try:
         others = other_hosts(settings_of_ticks(file, old), host.environment(old, file))
@@ -184,6 +206,15 @@ def _left_as_comments(file: Path, old: str) -> str:
             "these comments: restore would make cron run the lines here, too"
         )
     return f"{comments}, so nothing runs them now. To let cron run them again: {back}"
+
+
+def still_run_by(blocks: Sequence[tuple[str, double_runs.DoubleRuns]]) -> str:
+    """Say that ticks of *blocks* run swapped lines, and how to hand the lines over to the block that runs them."""
+    path = one_line(blocks[0][0], 300)
+    return (
+        f"the ticks of this crontab's block for {path} run these lines, so restore would make cron run them, too. To "
+        f"hand the lines over to that block: cronjobs crontab install --config {path}"
+    )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ that the schedule and the line do the same work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from cronjobs.desk.crontab.lines import CrontabEntry, job_lines, unwrapped
@@ -77,15 +77,12 @@ def doubled(crontab: str, settings: Settings) -> DoubleRuns:
     lines = [(line, unwrapped(line)) for line in job_lines(crontab)]
     found: dict[str, int] = {}
     wrapped: dict[str, int] = {}
-    own: set[int] = set()  # the lines whose exact command a schedule runs
-    for schedule in settings.schedules.values():
-        job_type = settings.job_types.get(schedule.job)
-        for line, inside in lines:
-            if runs_line(job_type, inside or line):
-                own.add(line.number)
-                found.setdefault(schedule.name, line.number)
-                if inside is not None:
-                    wrapped.setdefault(schedule.name, line.number)
+    own = _run_by(settings, lines)
+    for line, inside in lines:
+        for schedule in own.get(line.number, ()):
+            found.setdefault(schedule, line.number)
+            if inside is not None:
+                wrapped.setdefault(schedule, line.number)
     changed: dict[str, int] = {}
     names = names_of_lines(crontab)
     for line, _ in lines:
@@ -93,6 +90,23 @@ def doubled(crontab: str, settings: Settings) -> DoubleRuns:
         if line.number not in own and name in settings.schedules and name not in found:
             changed[name] = line.number
     return DoubleRuns(found, wrapped, changed)
+
+
+def orphans(crontab: str, settings: Settings, numbers: Collection[int]) -> list[int]:
+    """Return those of the swapped lines *numbers* of *crontab* whose command a schedule of *settings* runs."""
+    lines = [(line, unwrapped(line)) for line in job_lines(unswapped(crontab)) if line.number in numbers]
+    return sorted(_run_by(settings, lines))
+
+
+def _run_by(settings: Settings, lines: Sequence[tuple[CrontabEntry, CrontabEntry | None]]) -> dict[int, list[str]]:
+    """Map the number of each line whose exact command schedules run, also through exec, to their names."""
+    found: dict[int, list[str]] = {}
+    for schedule in settings.schedules.values():
+        job_type = settings.job_types.get(schedule.job)
+        for line, inside in lines:
+            if runs_line(job_type, inside or line):
+                found.setdefault(line.number, []).append(schedule.name)
+    return found
 
 
 def names_of_lines(crontab: str) -> dict[int, str]:

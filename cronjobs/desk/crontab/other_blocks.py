@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cronjobs.desk.crontab import host
 from cronjobs.desk.crontab.block import find, parse_mark
+from cronjobs.desk.crontab.double_runs import DoubleRuns, doubled
 from cronjobs.desk.crontab.lines import job_lines, starts_ticks
 from cronjobs.engine.config import load as configuration
 from cronjobs.engine.config.settings import Settings
@@ -40,13 +41,36 @@ def other_blocks(crontab: str, config: Path, *, root: Path = Path("/")) -> list[
 
     Both configuration files are read as cron's ticks read them, with the variables that each block has.
     """
-    marks = (parse_mark(line) for line in crontab.split("\n"))
-    paths = {mark.config for mark in marks if mark is not None and mark.kind == "begin"} - {str(config)}
+    paths = _other_paths(crontab, config)
     if not paths:
         return []
     ours = _target(crontab, config, root)
-    found = ((path, _why(crontab, config, path, ours, root)) for path in sorted(paths))
+    found = ((path, _why(crontab, config, path, ours, root)) for path in paths)
     return [OtherBlock(path, why) for path, why in found if why]
+
+
+def _other_paths(crontab: str, config: Path) -> list[str]:
+    marks = (parse_mark(line) for line in crontab.split("\n"))
+    return sorted({mark.config for mark in marks if mark is not None and mark.kind == "begin"} - {str(config)})
+
+
+def blocks_that_run(crontab: str, restored: str, config: Path) -> list[tuple[str, DoubleRuns]]:
+    """Return the blocks besides that of *config* that run lines which *restored* has and *crontab* lacks.
+
+    Blocks whose file cannot be read are left out: their ticks run nothing.
+    """
+    found = []
+    for path in _other_paths(restored, config):
+        try:
+            environment = host.environment(crontab, Path(path))
+            settings = configuration.load(Path(path), environ=environment, need_database=False)
+        except CronjobsError:
+            continue
+        before = doubled(crontab, settings)
+        new = {name: line for name, line in doubled(restored, settings).lines.items() if name not in before.lines}
+        if new:
+            found.append((path, DoubleRuns(new, {}, {})))
+    return found
 
 
 def lines_by_hand(crontab: str, config: Path) -> list[int]:

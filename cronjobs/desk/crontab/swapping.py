@@ -37,15 +37,26 @@ def restore(crontab: str, config: Path) -> str:
     return "\n".join(line.removeprefix(begin) for line in block.remove(crontab, config).split("\n"))
 
 
+def hand_on(crontab: str, numbers: Collection[int], old: str, config: Path) -> str:
+    """Hand the swapped lines with these *numbers* (from 1) from the configuration *old* over to *config*."""
+    lines = crontab.split("\n")
+    for number in numbers:
+        lines[number - 1] = _begin(config) + lines[number - 1].removeprefix(_begin(Path(old)))
+    return "\n".join(lines)
+
+
 def unswapped(crontab: str) -> str:
     """Return *crontab* with every swapped line as it was, for all configurations. No line changes its place."""
     return "\n".join(_ANY_BEGIN.sub("", line, count=1) for line in crontab.split("\n"))
 
 
-def swapped_to(crontab: str) -> list[str]:
-    """Return the paths of the configurations that swapped lines were handed over to."""
-    begins = filter(None, map(_ANY_BEGIN.match, crontab.split("\n")))
-    return list(dict.fromkeys(begin["config"] for begin in begins))
+def swapped_to(crontab: str) -> dict[str, list[int]]:
+    """Map the path of each configuration that swapped lines were handed over to, to the numbers of these lines."""
+    found: dict[str, list[int]] = {}
+    for number, line in enumerate(crontab.split("\n"), 1):
+        if begin := _ANY_BEGIN.match(line):
+            found.setdefault(begin["config"], []).append(number)
+    return found
 
 
 _ANY_BEGIN: Final = re.compile(rf"^{SWAPPED}(?P<config>/.*?): ")

@@ -703,6 +703,61 @@ def test_remove_says_that_lines_which_swap_took_are_run_by_nobody_now(cron_host:
     assert cron_host.crontab == "@daily a\n"
 
 
+def moved(cron_host: Host, old: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Swap *old*, then move the project's file to another folder. Return its new path."""
+    imported(cron_host, old)
+    swapped(cron_host)
+    file = cron_host.folder / "app" / "cronjobs.yaml"
+    file.parent.mkdir()
+    cron_host.config.rename(file)
+    monkeypatch.setenv("CRONJOBS_CONFIG", str(file))
+    return file
+
+
+def test_install_in_a_moved_folder_takes_over_the_swapped_lines(
+    cron_host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = "@daily a\n@hourly b\n# cronjobs swapped /srv/gone/cronjobs.yaml: @daily c\n"
+    file = moved(cron_host, old, monkeypatch)
+    elsewhere = f"already handed over to {cron_host.config}. If the project has moved from there, run cronjobs"
+    assert elsewhere in str(cron_host.cli("swap").exception)
+    dry = cron_host.cli("restore", "--dry-run")
+    assert (dry.exit_code, "nothing to restore" in dry.stdout) == (1, True)
+    assert f"cronjobs crontab restore --config {cron_host.config}" in dry.stderr
+    assert f"+# cronjobs swapped {file}: @daily a" in cron_host.cli("install", "--dry-run").stdout
+    result = cron_host.cli("install")
+    assert (
+        f"2 lines that swap had handed over to {cron_host.config}, a file that no longer exists, now" in result.stdout
+    )
+    assert f"cronjobs crontab remove --config {cron_host.config}" in result.stderr
+    removed = cron_host.cli("remove", "--config", str(cron_host.config))
+    assert (removed.exit_code, "comments" in removed.output) == (0, False)
+    assert (cron_host.crontab or "").startswith(f"# cronjobs swapped {file}: @daily a\n")
+    assert "belong to this block" not in cron_host.cli("install").output
+    assert cron_host.cli("restore").exit_code == 0
+    assert cron_host.crontab == old
+
+
+def test_lines_that_another_block_of_the_crontab_runs_are_not_restored_beside_it(
+    cron_host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = moved(cron_host, "@daily a\n", monkeypatch)
+    text = (cron_host.crontab or "") + block.block(file, cron_host.python)
+    cron_host.has(text)
+    whole = f"this crontab's block for {file} run these lines, so restore would make cron run them, too. To hand"
+    refused = cron_host.cli("restore", "--config", str(cron_host.config)).exception
+    assert isinstance(refused, block.CrontabError)
+    assert whole in str(refused)
+    assert f"cronjobs crontab install --config {file}. Nothing was changed" in str(refused)
+    assert cron_host.crontab == text
+    said = cron_host.cli("remove", "--config", str(cron_host.config)).stderr
+    assert whole in said
+    assert "nothing runs them" not in said
+    cron_host.has(text)
+    assert cron_host.cli("restore", "--config", str(cron_host.config), "--yes").exit_code == 0
+    assert (cron_host.crontab or "").startswith("@daily a\n")
+
+
 def ticked(cron_host: Host, name: str) -> None:
     """A host of this *name* has just ticked for the project."""
     with closing(ready_database(load(cron_host.config, environ={}))) as database, database.write() as connection:
