@@ -1698,6 +1698,13 @@ MUTANTS = (
         (f"{EXEC}::test_a_run_that_the_database_refuses_keeps_no_other_in_the_spool",),
     ),
     Mutant(
+        "exec reports no configuration that cannot be used",
+        "cronjobs/contrib/exec/start.py",
+        "elif recording.refused and",
+        "elif False and",
+        ("tests/contrib/exec/test_exec.py::test_a_configuration_that_is_gone_is_reported_at_once_and_then_hourly",),
+    ),
+    Mutant(
         "unwrap leaves the quoting",
         "cronjobs/desk/crontab/lines.py",
         """found["command"].replace(r"'\\''", "'")""",

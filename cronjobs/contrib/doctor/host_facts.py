@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +21,8 @@ from cronjobs.engine.host.state_folder import State, state_folder
 from cronjobs.engine.host.temporary import sqlite_temporary_folder
 from cronjobs.engine.probe import state_files
 from cronjobs.errors import CronjobsError
+from cronjobs.masking import hide
+from cronjobs.text import one_line
 
 PROBE: Final = "doctor"  # the name of the file that doctor writes to test the state folder
 
@@ -71,10 +74,24 @@ def kept_state(root: Path) -> StateFolder:
     state.write(PROBE, "kept\n")
     if state.take(PROBE) is None:
         fault = "ticks cannot use this folder, because other users can write to it, or because it is read-only"
-    began = sorted(filter(None, map(state_files.spooled_at, state_files.spooled(None))))
-    longest = SYSTEM.now() - datetime.fromtimestamp(began[0], UTC) if began else timedelta(0)
+    began = {name: at for name in state_files.spooled(None) if (at := state_files.spooled_at(name))}
+    oldest = min(began, key=began.__getitem__, default=None)
+    longest = timedelta(0) if oldest is None else SYSTEM.now() - datetime.fromtimestamp(began[oldest], UTC)
+    why = "" if oldest is None else _why_spooled(oldest)
     lasting = state_files.lasting_folder() is not None
-    return StateFolder(str(folder), lasting, fault, filesystem_of(folder, root), len(began), longest)
+    return StateFolder(str(folder), lasting, fault, filesystem_of(folder, root), len(began), longest, why)
+
+
+def _why_spooled(name: str) -> str:
+    """Return why exec could not write the run in the spool file *name*, or "" if the file does not say it."""
+    try:
+        run = json.loads(State(state_folder() / state_files.SPOOL).read(name) or "{}")
+        config = run.get("config")
+        gone = isinstance(config, str) and not Path(config).exists()
+        why = f"the configuration {config}, for which {run['name']} ran, does not exist" if gone else run["why"]
+        return one_line(hide(str(why)), 300)
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def volumes(settings: Settings | None) -> list[Volume]:

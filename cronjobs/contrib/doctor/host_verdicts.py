@@ -266,6 +266,7 @@ class StateFolder:
     filesystem: str | None
     runs: int = 0  # number of exec runs of all projects that wait in the folder to be written to their database
     longest: timedelta = timedelta(0)  # how long ago the oldest of these runs began
+    why: str = ""  # why exec could not write the oldest of these runs
 
 
 def state_folder(found: StateFolder) -> Diagnosis:
@@ -292,8 +293,10 @@ def state_folder(found: StateFolder) -> Diagnosis:
     if found.runs and found.longest > LONG_FOR_A_RUN:
         return warning(
             f"runs of exec that are not in the database yet: {found.runs:,} in {found.path}; the oldest began "
-            f"{rough(found.longest)} ago",
-            "the next tick or exec of the same project writes these runs to the database, or reports why it cannot",
+            f"{rough(found.longest)} ago{f', and could not be written: {found.why}' if found.why else ''}",
+            "the next tick or exec of the same project writes these runs to the database, or reports why it cannot. If "
+            "the project is gone or has another path, wrap its lines again (cronjobs crontab unwrap, then wrap in the "
+            "project's folder) and delete the files of these runs",
         )
     return ok(f"{found.path} belongs to this user alone, and survives a restart")
 

@@ -9,7 +9,9 @@ import signal
 from contextlib import closing, suppress
 from typing import Any, Final
 
+from cronjobs.clock import SYSTEM
 from cronjobs.contrib.exec import RECORDED, delivery, settling
+from cronjobs.contrib.exec.refusals import refusals
 from cronjobs.contrib.exec.run import ExecRun
 from cronjobs.contrib.exec.target import open_target, target_settings
 from cronjobs.engine.probe.state_files import spool_address
@@ -41,6 +43,7 @@ def record(facts: dict[str, Any], config: str | None, url: str | None, orders: i
             os.write(reply, RECORDED)
         os.close(reply)
         delivery.deliver(database, spool_address(config, url))
+        refusals(config, url).over((), SYSTEM.now())
         settling.tidy(database, config, local=config is None and url is None)
 
 

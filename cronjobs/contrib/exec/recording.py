@@ -16,7 +16,7 @@ import os
 import select
 import time
 
-from cronjobs.contrib.exec import RECORDED, spool
+from cronjobs.contrib.exec import RECORDED, REFUSED, spool
 from cronjobs.contrib.exec.copying import KEPT, close_all_but, signals_as_before
 from cronjobs.engine.probe import kernel_facts
 from cronjobs.engine.probe.state_files import spool_address
@@ -41,6 +41,7 @@ class Recording:
         self.url = given.database_url or os.environ.get("CRONJOBS_DATABASE_URL") or None
         self.orders: int | None = None  # the descriptor of the pipe to the recorder
         self.reply: int | None = None  # the descriptor of the pipe from the recorder
+        self.refused = ""  # why the configuration cannot be used, if that is why the run was spooled
         self.facts: dict[str, Any] = {
             "token": self.token,
             "name": given.name,
@@ -85,16 +86,26 @@ class Recording:
                 if not why:
                     return None
                 self._leave_recorder()
-                if time.monotonic() + PATIENCE_S / 4 > give_up_at:
+                if self.refused or time.monotonic() + PATIENCE_S / 4 > give_up_at:
                     break
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
         try:
-            kept = run | {"output": run["output"].decode("latin-1"), "why": why[:500]}
+            kept = run | {"output": run["output"].decode("latin-1"), "why": why[:500], "config": self.config}
             unkept = spool.put(spool_address(self.config, self.url), kept)
         except Exception as error:
             unkept = f"{type(error).__name__}: {error}"
         return f"{why}; {unkept}" if unkept else None
+
+    def is_worth_reporting(self) -> bool:
+        """Whether to report ``refused`` now: at once, then hourly, after a day daily. Never raises."""
+        try:
+            from cronjobs.clock import SYSTEM
+            from cronjobs.contrib.exec.refusals import refusals
+
+            return refusals(self.config, self.url).worth_mailing(self.refused, SYSTEM.now())
+        except Exception:
+            return True
 
     # --- the recorder -----------------------------------------------------------------------------------------------
 
@@ -133,8 +144,9 @@ class Recording:
 
             record(self.facts, self.config, self.url, orders, reply)
         except BaseException as error:
+            mark = REFUSED if getattr(error, "exit_code", None) == 3 else b"-"
             try:
-                os.write(reply, f"-{type(error).__name__}: {error}".encode(errors="replace")[:500])
+                os.write(reply, mark + f"{type(error).__name__}: {error}".encode(errors="replace")[:500])
             except OSError:
                 pass
         finally:
@@ -168,7 +180,9 @@ class Recording:
                 if said.startswith(RECORDED):
                     return None
                 if not more:
-                    return said[1:].decode(errors="replace") or "the recorder ended early"
+                    why = said[1:].decode(errors="replace") or "the recorder ended early"
+                    self.refused = why if said.startswith(REFUSED) else ""
+                    return why
         return f"the recorder took more than {PATIENCE_S:g} s"
 
     def _leave_recorder(self) -> None:

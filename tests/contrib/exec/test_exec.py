@@ -368,6 +368,36 @@ def test_an_idle_tick_delivers_what_waits_in_the_spool(project: Project) -> None
     ]
 
 
+@pytest.mark.slow
+def test_a_configuration_that_is_gone_is_reported_at_once_and_then_hourly(box: Box) -> None:
+    """Without the line, cron would mail nothing, and nobody would know that no run is recorded."""
+    file = box.folder / "cronjobs.yaml"
+    words = ("backup", "--config", str(file), "-c", "echo hi")
+    said = b"cronjobs exec: runs of backup wait in the spool, because cronjobs cannot use the configuration that should"
+    said += f" record them: ConfigError: {file}: there is no such file".encode()
+
+    def reports() -> bool:
+        """On a busy machine, the recorder may need longer than exec waits. Then the next run reports."""
+        code, out, err = box.run(*words)
+        assert (code, out) == (0, b"hi\n")
+        return err.startswith(said)
+
+    until(reports)
+    assert box.run(*words) == (0, b"hi\n", b"")
+    [alarm] = (box.state / "cronjobs").glob("exec-refused-*.json")
+    alarm.write_text(alarm.read_text().replace(f'"next": "{SYSTEM.now():%Y}', '"next": "2020'))  # an hour has passed
+    until(reports)
+    oldest = box.spooled()[0]
+    oldest.rename(oldest.with_name(oldest.name.replace("-1", "-0", 1)))
+    command = [sys.executable, "-P", "-m", "cronjobs", "doctor"]
+    found = subprocess.run(command, env=box.env, cwd=box.folder, capture_output=True, text=True, check=False).stdout
+    gone = f"could not be written: the configuration {file}, for which backup ran, does not exist"
+    assert gone in " ".join(found.split())
+    file.write_text("database: sqlite:///jobs.db\n")
+    assert box.run(*words) == (0, b"hi\n", b"")
+    until(lambda: not box.spooled() and not json.loads(alarm.read_text()))
+
+
 def test_db_drop_delivers_what_waits_in_the_spool(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """No tick comes any more that would, and the run that has ended kept the tables in use."""
     monkeypatch.setenv("XDG_STATE_HOME", str(box.state))
