@@ -15,7 +15,7 @@ from cronjobs.engine.rules.ending import decide_end
 from cronjobs.engine.rules.lease import Finish
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.model import ExitCodes, Failed, Finished, Job, Lost, Outcome, RetryPolicy, Succeeded
-from cronjobs.reserved import EXEC_PREFIX
+from cronjobs.reserved import EXEC_KILLED, EXEC_PREFIX
 from cronjobs.text import OUTPUT_LIMIT, clean
 
 # A run counts as alive for this long. During this time, only the run's own host can prove that the run is dead.
@@ -28,7 +28,6 @@ POLICY: Final = AttemptPolicy(
     runner_s=LONGEST.total_seconds(),  # a run that is known to be alive keeps its lease, however long the run takes
     lease_s=LEASE.total_seconds(),
 )
-KILLED: Final = "exec was killed, so nobody knows how the command ended"
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class ExecRun:
 
     def _outcome(self, text: str | None) -> Outcome:
         if self.lost or self.status is None:
-            return Lost(KILLED)
+            return Lost(EXEC_KILLED)
         code = -(self.status & 0x7F) if self.status & 0x7F else self.status >> 8
         if code == 0:
             return Succeeded({"exit_code": 0})
@@ -129,7 +128,7 @@ def _since(instant: float) -> timedelta:
 def lost(job_id: int, job_type: str, locked_by: str, attempt: int, now: datetime) -> Finish:
     """Return the values to write if exec was killed. They include no duration, because the duration is unknown."""
     job = Job(job_id, job_type, {}, attempt=attempt, locked_by=locked_by)
-    decided = decide_end(Finished(job, Lost()), POLICY.retry, now, max_losses=POLICY.most_losses)
+    decided = decide_end(Finished(job, Lost(EXEC_KILLED)), POLICY.retry, now, max_losses=POLICY.most_losses)
     return decided.finish._replace(duration=None)
 
 

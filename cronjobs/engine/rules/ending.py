@@ -32,7 +32,7 @@ from cronjobs.model import (
     TimedOut,
     Transition,
 )
-from cronjobs.reserved import EXEC_PREFIX
+from cronjobs.reserved import EXEC_KILLED, EXEC_PREFIX
 from cronjobs.text import ERROR_LIMIT, OUTPUT_LIMIT, cap, clean, one_line
 
 # The error type if ``ctx.finish()`` was called, but its transaction was not committed.
@@ -228,7 +228,7 @@ def outcome_of_expired(expired: Expired) -> Outcome:
         case None if expired.policy is not None and expired.policy.unread:
             return Failed(NEVER_READ, NOT_READ, permanent=True) if expired.doubtful else FIRST_UNREAD
         case None | "lost":
-            return Lost()
+            return Lost(EXEC_KILLED) if expired.job.job_type.startswith(EXEC_PREFIX) else Lost()
         case "timed_out":
             return TimedOut(expired.error or "timed out", expired.traceback)
         case "interrupted":

@@ -338,6 +338,7 @@ def test_an_exec_that_was_killed_is_dead_by_the_next_tick_and_never_runs_again(p
     project.tick()
     [(job_id, status, error)] = project.sql("SELECT id, status, error_type FROM cronjobs_jobs")
     assert (status, error) == ("dead", "Lost")
+    assert "the command may still be running" in project.value("SELECT last_error FROM cronjobs_jobs")
     done = forked.run([sys.executable, "-m", "cronjobs", "jobs", "retry", str(job_id), *config_of(project)])
     assert (done.returncode, "a run of cronjobs exec" in done.stderr) == (1, True)
     project.tick()
