@@ -20,7 +20,7 @@ from cronjobs.engine.config.settings import Settings
 
 def found(connection: Connection, _settings: Settings, now: datetime) -> Findings:
     """Look at the two newest runs of each name."""
-    latest = [runs for _, runs in sorted(exec_runs.latest(connection).items())]
+    latest = [runs for _, runs in sorted(exec_runs.run_by_cron(connection).items())]
     watched = judge_runs(latest[: exec_runs.MOST_NAMES], now)
     if len(latest) <= exec_runs.MOST_NAMES:
         return watched

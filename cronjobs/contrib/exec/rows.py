@@ -22,7 +22,7 @@ def rows(
     Return at most *limit* rows, or all rows if *limit* is None. Names with an absent run come first, then names whose
     newest run is dead. The other names follow in the order of their next due time.
     """
-    named = (runs for name, runs in exec_runs.latest(connection).items() if chosen(name))
+    named = (runs for name, runs in exec_runs.run_by_cron(connection).items() if chosen(name))
     latest = sorted(named, key=lambda runs: _worst_first(runs[0], now))
     names = [runs[0].job_type for runs in latest[:limit]]
     lately = (exec_runs.begun_between(connection, name, None, None, STRIP) for name in names)

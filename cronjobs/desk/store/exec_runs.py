@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection
 
 from cronjobs.engine.probe.idle_conditions import IS_EXEC
-from cronjobs.engine.probe.sql_text import JOBS, before_now, either, shifted
+from cronjobs.engine.probe.sql_text import JOBS, SCHEDULES, before_now, either, shifted
 from cronjobs.engine.rules.lease import Finish
 from cronjobs.engine.rules.quarters import NOTHING, QUARTER, ResultSpan, painted
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.engine.store import leases
 from cronjobs.engine.store.quarters import quarter_sql
-from cronjobs.engine.store.sql import AMONG_IDS, JSON_TYPE, run
+from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, JSON_TYPE, run
 from cronjobs.model import Status
 
 _BEGAN_AGO: Final = before_now(":began_ago")
@@ -201,6 +201,33 @@ def begun_between(
         limit=limit,
     ).scalars()
     return _by_type(connection, list(ids)).get(job_type, [])
+
+
+# A schedule counts as the one that runs the line from now on if it has looked this long after exec's last run.
+TAKEN_OVER_AFTER: Final = timedelta(minutes=5)
+
+
+def run_by_cron(connection: Connection) -> dict[str, list[LatestRun]]:
+    """Return ``latest`` without the names whose line a schedule has taken over: ``crontab swap`` keeps the name.
+
+    Only the schedule runs such a line now. So exec never runs it again, and no finding about its last run would end.
+    """
+    found = latest(connection)
+    if not found:
+        return found
+    statement = f"SELECT j.name, j.seen_until FROM {SCHEDULES} j WHERE j.status = 'active' AND j.name {AMONG_NAMES}"
+    seen = {row.name: row.seen_until for row in run(connection, statement, names=[*map(_name, found)])}
+    return {
+        job_type: runs
+        for job_type, runs in found.items()
+        if runs[0].status == Status.RUNNING
+        or (until := seen.get(_name(job_type))) is None
+        or until < runs[0].started_at + TAKEN_OVER_AFTER
+    }
+
+
+def _name(job_type: str) -> str:
+    return job_type.partition(":")[2]
 
 
 _LATELY: Final = f"""

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from cronjobs.clock import SYSTEM
-from cronjobs.contrib.exec import delivery, due_by, settling, spool
+from cronjobs.contrib.exec import delivery, due_by, findings, settling, spool
+from cronjobs.contrib.exec.rows import rows
 from cronjobs.contrib.exec.run import ExecRun
 from cronjobs.contrib.exec.target import no_project
 from cronjobs.desk.crontab import program
@@ -26,7 +27,7 @@ from cronjobs.engine.probe import state_files
 from cronjobs.engine.rules.lease import Finish, Lease
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.engine.store import counts, leases, operating
-from cronjobs.engine.store.sql import run
+from cronjobs.engine.store.sql import database_now, run
 from cronjobs.errors import BadValue
 from cronjobs.model import RetryPolicy, Status
 from cronjobs.testing import FakeClock
@@ -74,6 +75,21 @@ def test_absence_and_overlap_are_findings_until_the_next_run(database: Database)
     # A run that waited in the spool is recorded later than the runs after it.
     record(database, a_run("hourly", timedelta(0)), a_run("hourly", 2 * HOUR), a_run("other", timedelta(0)))
     assert found(database, settings) == {}
+
+
+def test_a_line_that_a_schedule_has_taken_over_is_watched_no_more(database: Database) -> None:
+    """Exec never runs it again, so no run would end the findings."""
+    record(database, a_run("hourly", 3 * HOUR), a_run("other", 3 * HOUR, 2 * HOUR), a_run("other", 2 * HOUR))
+    record(database, a_run("kept", 3 * HOUR, 2 * HOUR), a_run("kept", 2 * HOUR))
+    values = "(name, definition, fingerprint, seen_until) VALUES (:name, 'null', '', :at)"
+    with database.write() as connection:
+        now = database_now(connection)
+        for name, at in {"hourly": now, "other": now, "kept": now - 2 * HOUR}.items():
+            run(connection, f"INSERT INTO cronjobs_schedules {values}", name=name, at=at)
+    with database.read() as connection:
+        assert [*exec_runs.run_by_cron(connection)] == ["exec:kept"]
+        assert [each.key for each in findings.found(connection, no_project(), now).findings] == ["overlapped:kept"]
+        assert [each.name for each in rows(connection, now, None)[0]] == ["exec:kept"]
 
 
 def test_a_line_that_left_the_crontab_is_expected_no_more(database: Database, crontab: dict[str, str]) -> None:
