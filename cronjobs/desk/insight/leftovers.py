@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from cronjobs.desk.crontab import block, lines, program, swapping
+from cronjobs.desk.crontab.other_blocks import other_blocks
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import Address
 from cronjobs.engine.host.state_folder import state_folder
@@ -17,6 +18,8 @@ from cronjobs.errors import CronjobsError
 BESIDE_SQLITE: Final = ("-wal", "-shm", "-turn", "-next")
 UNIT_FOLDERS: Final = ("/etc/systemd/system", "~/.config/systemd/user")
 SHOWN: Final = 10
+SYSTEM_CRONTAB: Final = Path("/etc/crontab")
+CRON_D: Final = Path("/etc/cron.d")
 LOGROTATE: Final = Path("/etc/logrotate.d")
 
 
@@ -70,15 +73,30 @@ def _crontab(file: Path) -> Iterator[Leftover]:
     try:
         text = program.read()
         config = f"--config {shlex.quote(str(file))}"
-        if swapping.restore(text, file) != text:
-            command = f"cronjobs crontab restore {config}; until then, nothing runs them"
-            yield Leftover("your lines that swap took over", "comments in the crontab", command)
+        for path in swapping.swapped_to(text):
+            yield _swapped(Path(path), file)
         if block.find(text, file) is not None:
             yield Leftover("the crontab's line", f"for {file}", f"cronjobs crontab remove {config}")
+        for other in other_blocks(text, file):
+            yield Leftover("another block of the crontab", f"for {other.config}, {other.why}", other.removal)
         if any(lines.exec_name(each) is not None for each in lines.job_lines(text)):
             yield Leftover('lines that run "cronjobs exec"', "in the crontab", "cronjobs crontab unwrap")
     except CronjobsError:
         yield Leftover("the crontab", "cannot be read here", "cronjobs crontab show")
+    for system in (SYSTEM_CRONTAB, *sorted(CRON_D.glob("*"))):
+        for each in lines.job_lines(_text(system)):
+            if str(file) in each.command and (lines.starts_ticks(each) or lines.exec_name(each) is not None):
+                remove = "delete the line, or remove cronjobs exec from it"
+                yield Leftover("a line of a system crontab", f"{system}, line {each.number}", remove)
+
+
+def _swapped(config: Path, file: Path) -> Leftover:
+    """Name the swapped lines of *config*, which is not *file* if the project was moved, or if they are another's."""
+    where = "comments in the crontab" + (f" that name {config}" if config != file else "")
+    goes_on = config != file and config.exists()
+    when = ", unless that project still runs them" if goes_on else "; until then, nothing runs them"
+    command = f"cronjobs crontab restore --config {shlex.quote(str(config))}{when}"
+    return Leftover("your lines that swap took over", where, command)
 
 
 def _units(file: Path) -> Iterator[Leftover]:

@@ -265,7 +265,16 @@ def test_what_stays_is_named_with_the_command_that_removes_it(
     monkeypatch.setattr(outside, "UNIT_FOLDERS", (str(tmp_path / "units"),))
     monkeypatch.setattr(outside, "LOGROTATE", tmp_path / "units")
     lines = "0 3 * * * cronjobs exec backup -c 'true'\n"
-    other = "# cronjobs swapped /srv/other/cronjobs.yaml: @daily b\n"
+    gone = block.block(Path("/srv/gone/cronjobs.yaml"), program.interpreter())
+    there = tmp_path / "units" / "cronjobs.yaml"
+    there.touch()
+    other = f"# cronjobs swapped /srv/gone/cronjobs.yaml: @daily b\n# cronjobs swapped {there}: @daily c\n{gone}"
+    system = tmp_path / "system"
+    system.mkdir()
+    monkeypatch.setattr(outside, "CRON_D", system)
+    starts = f"* * * * * root /venv/bin/cronjobs run-due --config {config}\n"
+    (system / "shop").write_text(f"# {starts}{starts}* * * * * root /venv/bin/cronjobs exec a --config {config} -- a\n")
+    (system / "other").write_text("* * * * * root /venv/bin/cronjobs run-due --config /srv/x.yaml\n")
     crontab = swapping.swap("@daily a\n", [1], block.block(config, program.interpreter()), config) + lines + other
     monkeypatch.setattr(program, "read", lambda: crontab)
     (tmp_path / "cronjobs.log").touch()
@@ -274,6 +283,12 @@ def test_what_stays_is_named_with_the_command_that_removes_it(
     for words in (
         f"cronjobs crontab restore --config {config}; until then, nothing runs them",
         f"cronjobs crontab remove --config {config}",
+        "cronjobs crontab restore --config /srv/gone/cronjobs.yaml; until then, nothing runs them",
+        f"cronjobs crontab restore --config {there}, unless that project still runs them",
+        "for /srv/gone/cronjobs.yaml, whose ticks fail (",
+        "cronjobs crontab remove --config /srv/gone/cronjobs.yaml",
+        f"a line of a system crontab: {system}/shop, line 2\n",
+        f"a line of a system crontab: {system}/shop, line 3\n",
         "cronjobs crontab unwrap",
         f"systemctl disable --now cronjobs.timer; rm {tmp_path}/units/cronjobs.service",
         f"rm {tmp_path}/cronjobs.log",
@@ -284,6 +299,7 @@ def test_what_stays_is_named_with_the_command_that_removes_it(
         assert words in said
     assert said.index("crontab restore") < said.index("crontab remove")
     assert "other.service" not in said
+    assert f"{system}/other" not in said
     assert ("DROP ROLE" in said) is not typed.url.startswith("sqlite")
     assert ("cronjobs.db-turn" in said) is typed.url.startswith("sqlite")
 
