@@ -81,9 +81,35 @@ def test_more_lines_are_moved_later(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (host.crontab or "").count("# cronjobs swapped ") == 2
 
 
+@pytest.mark.needs("contrib.exec")
+def test_recorded_lines_are_handed_over_in_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(swap_cli, "SYSTEM", FakeClock(datetime(2027, 1, 15, 9, 0, 10, tzinfo=UTC)))
+    host.config.write_text(PAGE.block("yaml", "ops:"))
+    old = PAGE.blocks("crontab")[1].text
+    host.has(old)
+    for command in ("wrap", "install"):
+        assert host.cli(command).exit_code == 0
+    ours = yaml.safe_load(host.config.read_text())
+    for shown in ("--out all.yaml", "mv all.yaml"):
+        for line in PAGE.block("console", shown).splitlines():
+            if line == "$ mv all.yaml cronjobs.yaml":
+                new = yaml.safe_load((tmp_path / "all.yaml").read_text())
+                (tmp_path / "all.yaml").write_text(yaml.safe_dump(new | ours))
+                (tmp_path / "all.yaml").rename(host.config)
+                continue
+            result = host.cli(*line.removeprefix("$ cronjobs crontab ").split())
+            assert result.exit_code == 0, (line, result.output, result.exception)
+    assert (host.crontab or "").count("# cronjobs swapped ") == 2
+    assert (host.crontab or "").endswith(host.block)
+    assert host.cli("restore").exit_code == 0
+    assert host.crontab == old
+
+
 def test_the_table_of_keys_is_whole_and_no_block_is_left_out() -> None:
     assert [row["key"] for row in PAGE.table("The keys of a command")] == ["`stdin`", "`folder`", "`leftovers`"]
     assert all(f"`{word}`" in PAGE.text for word in typing.get_args(Leftovers))
-    assert PAGE.counts() == {"console": 5, "crontab": 3, "yaml": 2}  # exec: test_page_from_a_crontab_exec.py
+    assert PAGE.counts() == {"console": 7, "crontab": 3, "yaml": 2}  # exec: test_page_from_a_crontab_exec.py
     assert PAGE.dead_links() == []
-    assert not re.search(r"`cronjobs crontab (?!install|import|compare|swap|restore|wrap|unwrap)", PAGE.text)
+    assert not re.search(r"`cronjobs crontab (?!install|remove|import|compare|swap|restore|wrap|unwrap)", PAGE.text)

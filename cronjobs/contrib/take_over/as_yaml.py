@@ -16,7 +16,7 @@ from cronjobs.masking import is_secret_name, url_passwords
 from cronjobs.text import one_line, visible
 
 _HEAD = """\
-# cronjobs.yaml: the lines of @of@, with the meaning they have under cron. Written by "cronjobs crontab import".
+# The lines of @of@, with the meaning they have under cron. Written by "cronjobs crontab import".
 # Next: "cronjobs crontab compare" (checks when lines are due), then "cronjobs crontab swap" (cronjobs runs them).
 # You may change every entry. The comments below "defaults" say what cronjobs can do that cron cannot.
 
@@ -67,7 +67,7 @@ def secrets_of(found: ImportedCrontab) -> Secrets:
 def as_env_file(secrets: Secrets) -> str:
     lines = [f"{variable}={_quoted(value)}\n" for (_, value), variable in secrets.items()]
     head = (
-        "# Secrets from the crontab's lines. The cronjobs.yaml in this folder refers to them as ${NAME}.\n"
+        "# Secrets from the crontab's lines. The YAML file beside this file refers to them as ${NAME}.\n"
         f"# To change a secret, change it here. {PREFIX}NAME is the crontab's NAME, which ticks do not read.\n"
     )
     return "".join([head, *lines])

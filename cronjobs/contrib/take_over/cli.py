@@ -262,7 +262,9 @@ def _new_file(file: Path) -> int:
         return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
     except FileExistsError:
         raise UsageError(
-            f"{visible(str(file))} already exists, and no file is ever overwritten: choose another --out"
+            f"{visible(str(file))} already exists, and no file is ever overwritten: choose another --out. If this "
+            "folder already has a project, add its entries to the new file, let the new file replace the old one, and "
+            "then swap"
         ) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "this is not a file name"
