@@ -1954,6 +1954,13 @@ MUTANTS = (
         (TAKE_OVER,),
     ),
     Mutant(
+        "install tries a tick that goes on with another file's schedules",
+        "cronjobs/desk/cli/crontab.py",
+        "if not force and (refused := _why_refused(wanted, environment)):",
+        "if (refused := None):",
+        (TAKE_OVER,),
+    ),
+    Mutant(
         "restore stops other work without asking",
         "cronjobs/contrib/take_over/swap_cli.py",
         "        _require_no_other_work(file, old, new)\n",

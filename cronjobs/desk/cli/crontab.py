@@ -16,6 +16,7 @@ from cronjobs.desk.cli.commands import CommandRow, Commands, LazyGroup
 from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
 from cronjobs.desk.cli.other_hosts import listed, other_hosts
 from cronjobs.desk.cli.output import counted
+from cronjobs.desk.cli.sync import planned
 from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import double_runs, host, program, swapping
 from cronjobs.desk.crontab.lines import line_that_sets
@@ -105,10 +106,11 @@ def install(
     """Put the line into your crontab, after a test tick in cron's bare environment succeeds.
 
     The tick is real: it runs what is due, and shows which database cron will reach. If the tick fails, nothing is
-    installed, and the exit code is the tick's. The death of a job is not a failure of the tick. The line is in a block
-    marked with the configuration's path. Installing again replaces the block and changes no other line, so several
-    projects can share a crontab. If cron itself already runs the command of a schedule, as cron does after "cronjobs
-    crontab restore", nothing is installed, since that command would run twice.
+    installed, and the exit code is the tick's. The death of a job is not a failure of the tick. If ticks would refuse
+    to apply the file, for example because it would retire every schedule in the database, no tick is tried. The line is
+    in a block marked with the configuration's path. Installing again replaces the block and changes no other line, so
+    several projects can share a crontab. If cron itself already runs the command of a schedule, as cron does after
+    "cronjobs crontab restore", nothing is installed, since that command would run twice.
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()
@@ -327,13 +329,28 @@ def trial(
 ) -> host.BareTick:
     """Run one tick in cron's environment. Raises TrialTickFailed if the tick fails, unless *force*.
 
+    If the tick would refuse to apply the file, no tick runs, since it would go on with the schedules in the database.
+
     ``host.bare_tick`` explains *taken_over*.
     """
+    if not force and (refused := _why_refused(wanted, environment)):
+        raise crontab.CrontabError(
+            f"ticks would not apply {wanted.file}, and would go on with the schedules that are in the database: "
+            f"{refused}. No tick was tried, and nothing was changed"
+        )
     complain("running one tick in cron's environment …")
     tick = host.bare_tick(wanted.file, wanted.interpreter, environment, limit=wanted.tick_limit, taken_over=taken_over)
     if not tick.works and not force:
         raise host.TrialTickFailed(tick)
     return tick
+
+
+def _why_refused(wanted: CrontabArgs, environment: dict[str, str]) -> str | None:
+    """Return why ticks would refuse the file's schedules, or None if they would not, or if only a tick can find out."""
+    try:
+        return planned(configuration.load(wanted.file, environ=environment))[1].refused
+    except CronjobsError:
+        return None
 
 
 def print_tick(tick: host.BareTick, wanted: CrontabArgs, environment: dict[str, str]) -> None:

@@ -53,7 +53,7 @@ def sync(
     left: tuple[str, ...] = ()
     if plan:
         settings = load_settings(source)
-        stored, todo = _plan(settings)
+        stored, todo = planned(settings)
     else:
         with our_database(source, adopt=True) as (settings, database):
             with database.read() as connection:
@@ -89,7 +89,7 @@ def sync(
         raise typer.Exit(3)
 
 
-def _plan(settings: Settings) -> tuple[dict[str, StoredSchedule], SyncPlan]:
+def planned(settings: Settings) -> tuple[dict[str, StoredSchedule], SyncPlan]:
     """Return the definitions in force and the planned changes. Nothing is created, not even a SQLite file."""
     stored, caps = {}, {}
     if missing_file(settings) is None:

@@ -39,6 +39,7 @@ from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.writing import written
 from cronjobs.engine.probe.sql_text import NOW
+from cronjobs.engine.schedules.sync import sync
 from cronjobs.engine.store.sql import run
 from cronjobs.errors import ConfigError, UsageError
 from cronjobs.model import RetryPolicy
@@ -778,6 +779,22 @@ def test_restore_removes_a_block_that_was_installed_before_the_swap(cron_host: H
     assert restored.exit_code == 0, restored.output
     assert cron_host.crontab == old
     assert f"cron starts no ticks for {cron_host.config} any more" in restored.stderr
+
+
+def test_install_tries_no_tick_whose_file_would_retire_every_schedule(cron_host: Host) -> None:
+    """Such a tick goes on with the schedules in the database, and so makes jobs that nobody expects here."""
+    imported(cron_host, "@daily a\n@hourly b\n")
+    settings = load(cron_host.config, environ={})
+    with closing(ready_database(settings)) as database:
+        sync(database, settings, lambda _: None, host="web1", actor="tick")
+    cron_host.config.write_text("database: sqlite:///cronjobs.db\n")
+    cron_host.ticks(f"touch {cron_host.folder}/ticked; {REPORTS}")
+    refused = str(cron_host.cli("install").exception)
+    assert "would go on with the schedules that are in the database: the file would retire 2 of 2 schedules" in refused
+    assert 'run "cronjobs sync --allow-removals". No tick was tried, and nothing was changed' in refused
+    assert not (cron_host.folder / "ticked").exists()
+    cron_host.ticks(REPORTS)
+    assert cron_host.cli("install", "--force").exit_code == 0
 
 
 def test_restore_asks_before_it_stops_the_ticks_other_work(cron_host: Host) -> None:
