@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from cronjobs.desk.crontab import host
+from cronjobs.desk.crontab import host, program
 from cronjobs.desk.crontab.block import find, parse_mark
 from cronjobs.desk.crontab.double_runs import DoubleRuns, doubled
 from cronjobs.desk.crontab.lines import job_lines, starts_ticks
@@ -71,6 +71,26 @@ def blocks_that_run(crontab: str, restored: str, config: Path) -> list[tuple[str
         if new:
             found.append((path, DoubleRuns(new, {}, {})))
     return found
+
+
+def runs_twice(settings: Settings) -> str | None:
+    """Name the lines of this user's crontab that both cron and the ticks of its block for *settings* run, or None.
+
+    This is not a finding, because no other host or user could see that it is over.
+    """
+    if not settings.schedules:
+        return None
+    try:
+        text = program.read()
+        twice = doubled(text, settings)
+        ticks = find(text, program.absolute(settings.file)) is not None
+    except CronjobsError:
+        return None
+    if not (ticks and twice.lines):
+        return None
+    return (
+        f"{twice.sentence}, and ticks run the same commands: to hand these lines over to ticks, run {twice.hand_over}"
+    )
 
 
 def lines_by_hand(crontab: str, config: Path) -> list[int]:

@@ -33,6 +33,7 @@ from cronjobs.contrib.take_over.convert_lines import ImportedCrontab, ImportedLi
 from cronjobs.desk.crontab import block, host, swapping
 from cronjobs.desk.crontab.lines import Cron
 from cronjobs.desk.crontab.naming import name_of
+from cronjobs.desk.crontab.other_blocks import runs_twice
 from cronjobs.engine.command.database import ready_database
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.engine.config.load import load
@@ -795,6 +796,18 @@ def test_install_tries_no_tick_whose_file_would_retire_every_schedule(cron_host:
     assert not (cron_host.folder / "ticked").exists()
     cron_host.ticks(REPORTS)
     assert cron_host.cli("install", "--force").exit_code == 0
+
+
+def test_status_names_lines_that_cron_and_ticks_both_run(cron_host: Host) -> None:
+    imported(cron_host, "@daily a\n")
+    settings = load(cron_host.config, environ={})
+    assert runs_twice(settings) is None  # there are no ticks
+    assert cron_host.cli("install", "--force").exit_code == 0
+    assert str(runs_twice(settings)).startswith("cron itself runs line 1 (a) of your crontab, and ticks run the same")
+    done = subprocess.run([sys.executable, "-m", "cronjobs", "status"], capture_output=True, text=True, check=True)
+    assert str(runs_twice(settings)) in done.stderr
+    swapped(cron_host)
+    assert runs_twice(settings) is None
 
 
 def test_restore_asks_before_it_stops_the_ticks_other_work(cron_host: Host) -> None:
