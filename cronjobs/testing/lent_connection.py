@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from sqlalchemy import Connection, Executable
+from sqlalchemy import Connection, Executable, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -232,7 +232,7 @@ class LentDatabase(Database):
     @contextmanager
     def handler_transaction(self, remaining_s: float) -> Iterator[tuple[Connection, Callable[[], None]]]:
         connection = self._lender().connection()
-        with connection.begin_nested():
+        with connection.begin_nested(), _joined_as_in_a_tick(connection):
             yield connection, lambda: None
 
     def with_tables(self, connection: Connection) -> Connection:
@@ -240,6 +240,25 @@ class LentDatabase(Database):
 
     def close(self) -> None:
         """Do nothing, because the connection's owner closes it."""
+
+
+@contextmanager
+def _joined_as_in_a_tick(connection: Connection) -> Iterator[None]:
+    """Let new ORM sessions on *connection* join its innermost savepoint, as in a tick they join the transaction.
+
+    By default, a session joins a transaction, but makes a savepoint of its own inside a savepoint, and undoes its
+    writes unless it commits.
+    """
+
+    def join(session: Session, _: object) -> None:
+        if session.bind is connection and session.join_transaction_mode == "conditional_savepoint":
+            session.join_transaction_mode = "rollback_only"
+
+    event.listen(Session, "after_transaction_create", join)
+    try:
+        yield
+    finally:
+        event.remove(Session, "after_transaction_create", join)
 
 
 def require_tables(connection: Connection, what: str) -> None:

@@ -31,7 +31,7 @@ ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 def test_no_block_of_the_page_is_left_out_and_no_link_is_dead() -> None:
-    assert PAGE.counts() == {"python": 9, "console": 1, "yaml": 1}  # three: test_page_effects_transactions.py
+    assert PAGE.counts() == {"python": 10, "console": 1, "yaml": 1}  # four: test_page_effects_transactions.py
     assert PAGE.dead_links() == []
 
 

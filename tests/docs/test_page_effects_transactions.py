@@ -44,12 +44,15 @@ def test_its_handlers_do_their_work_once_and_end_their_jobs(accounts: Project) -
     assert accounts.sql("SELECT job_type, status FROM cronjobs_jobs WHERE job_type = 'accounts.notify'") == [
         ("accounts.notify", "queued")
     ]
+    pay_out = accounts.add("accounts.pay_out", '{"account": 7}')
+    accounts.tick()
+    assert accounts.sql("SELECT cents FROM accounts") == [(0,)]
     close = accounts.add("accounts.close", json.dumps({"account": 7, "url": plain_url(accounts.url)}))
     accounts.tick()
     assert accounts.sql("SELECT closed FROM accounts") == [(1,)]
     reopen = accounts.add("accounts.open", '{"account": 7}')
     accounts.tick()
     assert accounts.sql("SELECT closed FROM accounts") == [(0,)]
-    assert [accounts.job(job_id)["status"] for job_id in (book, close, reopen)] == ["succeeded"] * 3
+    assert [accounts.job(job_id)["status"] for job_id in (book, pay_out, close, reopen)] == ["succeeded"] * 4
     result = accounts.job(book)["result"]
     assert (json.loads(result) if isinstance(result, str) else result) == {"booked": 5}

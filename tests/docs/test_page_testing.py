@@ -42,7 +42,7 @@ PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
 
 
 def test_every_block_is_a_file_of_a_project_that_is_run() -> None:
-    assert PAGE.counts() == {"python": 14, "yaml": 1, "console": 1}
+    assert PAGE.counts() == {"python": 17, "yaml": 1, "console": 1}
     unnamed = [block.text for block in PAGE.blocks() if block.language != "console" and not NAMED.match(block.text)]
     assert unnamed == []
     assert PAGE.dead_links() == []
@@ -68,6 +68,14 @@ def app_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_the_fastapi_project_passes_its_own_tests(tmp_path: Path, app_url: str) -> None:
     write(tmp_path, "FastAPI and SQLAlchemy")
     assert "3 passed" in run(tmp_path, *PYTEST, DATABASE_URL=app_url)
+
+
+@pytest.mark.slow
+def test_the_async_project_passes_its_own_tests(tmp_path: Path, app_url: str) -> None:
+    write(tmp_path, "FastAPI with an AsyncSession")
+    of_async = app_url.replace("sqlite:", "sqlite+aiosqlite:").replace("postgresql+psycopg:", "postgresql+asyncpg:")
+    assert of_async != app_url
+    assert "2 passed" in run(tmp_path, *PYTEST, DATABASE_URL=app_url, ASYNC_DATABASE_URL=of_async)
 
 
 @pytest.mark.slow

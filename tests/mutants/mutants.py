@@ -2444,6 +2444,25 @@ MUTANTS = (
                 (f"{SAME_CAUSES}::test_a_module_that_cannot_be_imported_is_why_its_types_are_unknown",),
             ),
             (
+                "deaths that were dealt with delay the message about another death",
+                "cronjobs/contrib/alerts/decide.py",
+                "return now + HOURLY if came_often and not news else now",
+                "return now + HOURLY if came_often else now",
+                (
+                    "tests/contrib/alerts/test_decide.py::test_what_came_often_waits_an_hour_unless_it_names_another_dead_job",
+                ),
+            ),
+            (
+                "a finding that ended and began again between two looks is taken for one that lasted",
+                "cronjobs/contrib/alerts/decide.py",
+                "began_anew = finding is not None and _began_anew(episode, finding)",
+                "began_anew = False",
+                (
+                    "tests/contrib/alerts/test_decide.py::test_a_finding_whose_rows_are_all_newer_than_its_beginning_has_begun_again",
+                    "tests/contrib/alerts/test_alerts_generated.py::test_a_message_names_each_death_in_time",
+                ),
+            ),
+            (
                 "a finding that another replaces is said to be over",
                 "cronjobs/contrib/alerts/decide.py",
                 "if any(_is_behind(episode, each) for each in covered):",

@@ -92,6 +92,8 @@ class Alerting:
         changes = decide.compare(found, episodes, self.host, sees_all=sees_all, ticking=ticking)
         for episode, values in changes.changed:
             store.change_episode(connection, episode.id, **values)
+        for episode in changes.ended + changes.replaced:  # before a finding that has begun again is opened
+            store.change_episode(connection, episode.id, ended_at=health.now)
         often = {
             name
             for name, times in store.episodes_since(connection, health.now - HOURLY).items()
@@ -101,6 +103,7 @@ class Alerting:
             opened = self._open(connection, finding, health)
             if opened is not None:
                 changes.lasting[opened.id] = finding
+        heard = store.rows_reported(connection, texts.DEAD, health.now - decide.HEARD_WITHIN)
         states = store.states_of(
             connection, [*changes.lasting, *(each.id for each in changes.ended + changes.replaced)]
         )
@@ -110,12 +113,11 @@ class Alerting:
                 wanted = decide.wants(channel, finding)
                 if state is None and not wanted:
                     continue
-                came_often = finding.key in often
-                due = decide.due_at(finding, state, health.now, came_often=came_often) if wanted else None
+                came_often, news = finding.key in often, decide.is_news(finding, heard.get(channel.name, ()))
+                due = decide.due_at(finding, state, health.now, came_often=came_often, news=news) if wanted else None
                 if state is None or state.due_at != due:
                     store.put_state(connection, id_, channel.name, due, over=False)
         for episode in changes.ended + changes.replaced:
-            store.change_episode(connection, episode.id, ended_at=health.now)
             for (id_, name), state in states.items():
                 if id_ == episode.id:
                     due = None if episode in changes.replaced else decide.over_at(state, health.now)

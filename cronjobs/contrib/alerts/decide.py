@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from cronjobs.contrib.alerts.statements import AlertState, DueAlert, Episode
+from cronjobs.contrib.alerts.texts import DEAD
 from cronjobs.desk.insight.finding import Covered, together
 from cronjobs.desk.insight.findings import Finding, Severity
 from cronjobs.desk.insight.health import Health
@@ -28,6 +29,8 @@ WHILE_QUIET: Final = timedelta(minutes=5)  # the longest time between looks; som
 WHILE_OPEN: Final = timedelta(minutes=2)
 ROWS_KEPT: Final = 1000  # at most this many rows are stored for a finding
 OFTEN: Final = 3  # if a finding recurs this often within an hour, its next message is delayed
+# How far back to look for dead jobs that a message named: the hour of OFTEN, and the hour of the delay.
+HEARD_WITHIN: Final = 2 * HOURLY
 FIRST_RETRY: Final = timedelta(minutes=1)
 LONGEST_RETRY: Final = timedelta(minutes=15)
 
@@ -80,17 +83,30 @@ def compare(
     covered = [each for finding in found for each in (*finding.covers, *finding.follows)]
     changes = Changes([], [], [], {})
     for episode in episodes:
-        finding = now_there.pop(episode.finding, None)
-        if finding is not None:
+        finding = now_there.get(episode.finding)
+        began_anew = finding is not None and _began_anew(episode, finding)
+        if finding is not None and not began_anew:
+            del now_there[episode.finding]
             changes.lasting[episode.id] = finding
             if different := _different(episode, finding):
                 changes.changed.append((episode, different))
         elif any(_is_behind(episode, each) for each in covered):
             changes.replaced.append(episode)
-        elif (episode.host == host and sees_all) or episode.host not in ticking:
+        elif began_anew or (episode.host == host and sees_all) or episode.host not in ticking:
             changes.ended.append(episode)
     changes.opened.extend(now_there.values())
     return changes
+
+
+def _began_anew(episode: Episode, finding: Finding) -> bool:
+    """Return whether the episode ended after the last look, and the finding began again before this look.
+
+    That is so if none of the episode's rows is left, and all of the finding is newer than the episode's beginning. It
+    cannot be seen in findings of one host, because another host words their rows differently.
+    """
+    later = finding.since is not None and finding.since > episode.began_at
+    other_rows = bool(episode.rows and finding.rows) and set(episode.rows).isdisjoint(finding.rows)
+    return later and other_rows and finding.kind != OF_ONE_HOST
 
 
 def _is_behind(episode: Episode, covered: Covered) -> bool:
@@ -137,18 +153,25 @@ def wants(channel: AlertChannel, finding: Finding) -> bool:
     )
 
 
-def due_at(finding: Finding, state: AlertState | None, now: datetime, *, came_often: bool = False) -> datetime:
+def is_news(finding: Finding, heard: Collection[str]) -> bool:
+    """Return whether the finding has a dead job that is not in *heard*, the jobs that recent messages named."""
+    return finding.kind == DEAD and not set(kept_rows(finding)).issubset(heard)
+
+
+def due_at(
+    finding: Finding, state: AlertState | None, now: datetime, *, came_often: bool = False, news: bool = False
+) -> datetime:
     """Return when the next message about a lasting finding is due. Messages are due at once, then hourly, then daily.
 
     A worse severity makes the message due at once. A new row makes messages hourly again, however old the finding is.
-    If the finding *came_often* lately, its first message is delayed by an hour.
+    If the finding *came_often* lately, its first message is delayed by an hour, unless it is *news*.
     """
     if state is None:
-        return now + HOURLY if came_often else now
-    if state.sent_at is None or state.first_at is None:
-        return state.due_at or now
+        return now + HOURLY if came_often and not news else now
     if state.failures:  # the failed delivery has already set the time of the retry
         return state.due_at or now
+    if state.sent_at is None or state.first_at is None:
+        return now if state.due_at is None or (news and state.due_at > now) else state.due_at
     if state.severity is None or finding.severity.rank < Severity(state.severity).rank:
         return now
     if set(kept_rows(finding)) - set(state.rows):

@@ -121,6 +121,18 @@ def episodes_since(connection: Connection, since: datetime) -> dict[str, int]:
     return {row.finding: row.episodes for row in rows}
 
 
+def rows_reported(connection: Connection, kind: str, since: datetime) -> dict[str, set[str]]:
+    """Return the rows that messages about findings of *kind* reported, by channel: findings that ended since *since*.
+
+    For each finding, only the rows of its last message are known.
+    """
+    reported = select(alerts.c.channel, alerts.c.rows).join(findings, findings.c.id == alerts.c.finding_id)
+    found: dict[str, set[str]] = {}
+    for row in connection.execute(reported.where(findings.c.kind == kind, findings.c.ended_at >= since)):
+        found.setdefault(row.channel, set()).update(row.rows or ())
+    return found
+
+
 @dataclass(frozen=True)
 class AlertState:
     """The state of one episode on one channel. ``rows`` and ``severity`` are those that the last message reported."""
@@ -199,7 +211,8 @@ def mark_sent(connection: Connection, alert: DueAlert, locked_by: str, now: date
         now=now,
         next_at=next_at,
         severity=alert.episode.severity,
-        reported_rows=list(alert.episode.rows),
+        # An "over" message lists no job, so it does not report the rows that came after the last message.
+        reported_rows=list(alert.state.rows if alert.state.over else alert.episode.rows),
         over=int(alert.state.over),
         **_whose(alert, locked_by),
     )

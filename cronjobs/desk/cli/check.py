@@ -39,10 +39,10 @@ def check(
 
     The command reads the file, imports the handlers, and compares the two: job names, payloads, time limits, commands
     on cron's PATH, folders that must be writable. Notes list what may surprise you, such as schedules affected by a
-    clock change. --live also reads the database, and lists what is wrong there, as "cronjobs status" does. Run
-    "cronjobs check" in CI and after each edit. Before a deploy, use --against: it reads every waiting, failed and dead
-    job in the production database, and lists those whose payload the new handlers would not accept. The command writes
-    nothing.
+    clock change; with --live and --against they are left out. --live also reads the database, and lists what is wrong
+    there, as "cronjobs status" does. Run "cronjobs check" in CI and after each edit. Before a deploy, use --against: it
+    reads every waiting, running, failed and dead job in the production database, and lists those whose payload the new
+    handlers would not accept. The command writes nothing.
 
     Exit codes: 0 all is well, 1 findings, 3 the file cannot be used at all, 4 --live or --against cannot use the
     database.
@@ -62,6 +62,9 @@ def check(
     file = str(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     with users_code():
         found = check_config.check(settings, known, file=file, environ=os.environ, now=SYSTEM.now())
+    if not as_json and (live or against is not None):
+        # Notes on the file are the same in every run, and would hide what the database says.
+        found = replace(found, notes=())
     wrong: list[str] = []
     if live:
         from cronjobs.desk.cli.check_live import ask_clusters, ask_database

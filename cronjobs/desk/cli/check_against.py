@@ -19,7 +19,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.errors import DatabaseUnreachable
 
-STATUSES = ("queued", "failed", "dead")
+STATUSES = ("queued", "running", "failed", "dead")
 
 
 def review_of(url: str, settings: Settings, known: JobTypes) -> PayloadReview:

@@ -196,6 +196,7 @@ def _config(
         since, newest = min(stuck.values(), default=began), max(stuck.values(), default=began)
         known = dict(noted for where in wheres if (noted := as_noted(where, what)) in recorded.items())
         rows, subject = (_rows(known, hosts), hosts[0]) if known else ((text,), "")
+        text = f"{text} (on hosts {several(sorted(hosts))})" if known and len(hosts) > 1 else text
         text = f"{text}; nothing runs with this file" if stops_all else text
         found = _fault(
             text, wheres, rows, its, tuple(stuck), held, health, same, since=since, grew_at=newest, subject=subject

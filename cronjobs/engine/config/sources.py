@@ -22,6 +22,7 @@ from cronjobs.errors import Problem
 
 # The value "database: django" means that the database is taken from Django's settings.
 DJANGOS: Final = "django"
+SALVAGED: Final = ({"env", "alerts", "run"}, {"alerts", "run"}, {"env"}, set[str]())
 KEPT: Final = frozenset({"database", "schema", "env_file", "project", "environment", "timezone"})
 
 
@@ -77,29 +78,30 @@ def _content(file: Path) -> bytes:
 def salvaged(content: bytes | None) -> YamlMapping:
     """Return the keys that identify the database, even though the file with this *content* is not valid YAML.
 
-    This reads only lines that begin with a key in KEPT, and ``env:`` with the lines below it, which may name Django's
-    settings. The result is empty if one of these keys is repeated, or if these lines are not valid YAML either.
+    This reads only lines that begin with a key in KEPT, and as many as possible of these sections: ``env:``, which may
+    name Django's settings, and ``alerts:`` and ``run:``, which may say how to report that no tick can use the file. The
+    result is empty if one of these keys is repeated, or if these lines are not valid YAML either.
     """
     text = decode(content or b"")
     if isinstance(text, str):
-        for keys in (KEPT | {"env"}, KEPT):
-            tree, flaws = parse("\n".join(_lines_of(keys, text)))
+        for sections in SALVAGED:
+            tree, flaws = parse("\n".join(_lines_of(sections, text)))
             if isinstance(tree, YamlMapping) and not (flaws or tree.duplicates):
                 return tree
     return YamlMapping(1, 1)
 
 
-def _lines_of(keys: Collection[str], text: str) -> Iterator[str]:
-    """Yield the lines of *text* that begin with one of *keys*.
+def _lines_of(sections: Collection[str], text: str) -> Iterator[str]:
+    """Yield the lines of *text* that begin with a key in KEPT, and the lines of these *sections*.
 
     Yield other lines as empty lines, to keep line numbers.
     """
     key = ""
     for line in text.splitlines():
-        is_below = line.startswith((" ", "\t"))
+        is_below = line.startswith((" ", "\t", "#")) or not line
         if not is_below:
             key = line.partition(":")[0]
-        yield line if key in keys and (not is_below or key == "env") else ""
+        yield line if key in sections or (key in KEPT and not is_below) else ""
 
 
 def read_env(reading: Reading, tree: YamlMapping) -> Mapping[str, str] | None:

@@ -207,6 +207,8 @@ class Ledger:
         if ended is None:
             return None
         whose = "" if effect.job_id == self.lease.job_id else f" of job {effect.job_id}"
+        if (ended.error or "").startswith(str(EffectNotRecorded(effect.key, "")).strip()):
+            return f"attempt {effect.attempt}{whose} did it, but could not record it"
         became = _ENDS.get(ended.outcome, "ended")
         error = f" with {one_line(ended.error_type, 100)}" if ended.outcome == "failed" and ended.error_type else ""
         return f"attempt {effect.attempt}{whose}, which began it, {became}{error}"

@@ -40,7 +40,7 @@ def tick_settings(given: TickOptions) -> tuple[Settings, timedelta]:
 def readable_settings(given: TickOptions) -> Settings | None:
     """Return the readable part of a file that no tick can use. The file's ping and alerts can then report the problem.
 
-    Return None if the file is not valid YAML, or if root does not trust the files that it names.
+    Return None if nothing can be read, or if root does not trust the files that it names.
     """
     try:
         settings = read_settings(given.config, given.database_url, need_database=False, only_database=True)

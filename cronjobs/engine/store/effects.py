@@ -12,6 +12,7 @@ from cronjobs.engine.probe.sql_text import EFFECTS, JOB_RUNS, JOBS, NOW, either
 from cronjobs.engine.rules.lease import Lease
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.store.sql import AMONG_IDS, JSON_TYPE, run
+from cronjobs.text import ERROR_LIMIT
 
 _WAIT_FOR_EFFECT: Final = either(postgresql="FOR NO KEY UPDATE OF e", sqlite="")
 # Joins an effect to its job if the attempt that began the effect has not ended. Each claim has its own attempt number.
@@ -68,10 +69,11 @@ def find(connection: Connection, key: str) -> Record | None:
 
 
 def end_of_attempt(connection: Connection, effect: Record) -> Row[Any] | None:
-    """Return the ``outcome`` and ``error_type`` of the attempt that began the effect, or None if no row has them."""
+    """Return ``outcome``, ``error_type`` and ``error`` of the attempt that began the effect, or None without a row."""
     return run(
         connection,
-        f"SELECT r.outcome, r.error_type FROM {JOB_RUNS} r WHERE r.job_id = :job_id AND r.attempt = :attempt",
+        f"""SELECT r.outcome, r.error_type, substr(r.error, 1, {ERROR_LIMIT}) AS error FROM {JOB_RUNS} r
+           WHERE r.job_id = :job_id AND r.attempt = :attempt""",
         job_id=effect.job_id,
         attempt=effect.attempt,
     ).first()

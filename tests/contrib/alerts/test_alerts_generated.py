@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ from cronjobs.engine.store.sql import database_now
 NOT_YET = 0 * MINUTE
 
 
-def a_death(database: Database) -> None:
+def a_death(database: Database) -> str:
     with database.write() as connection:
         now = database_now(connection)
         job = {"job_type": "t.say", "status": "dead", "finished_at": now, "run_at": now}
-        connection.execute(insert(tables.jobs).values(job))
+        died = connection.execute(insert(tables.jobs).values(job).returning(tables.jobs.c.id)).scalar_one()
         look_soon(connection)
+    return str(died)
 
 
 def all_is_settled(database: Database) -> None:
@@ -96,3 +98,75 @@ def test_nothing_is_lost_and_ends_are_told(database: Database, tmp_path: Path, s
 @pytest.mark.parametrize("seed", range(10, rounds(11, 12)))
 def test_nothing_is_lost_in_longer_nights(database: Database, tmp_path: Path, seed: int) -> None:
     campaign(database, tmp_path, seed, rounds(90, 150))
+
+
+AT_ONCE, AT_LATEST = 3 * MINUTE, HOUR + 5 * MINUTE
+
+
+def deaths_are_named(database: Database, folder: Path, seed: int, steps: int) -> None:
+    """Jobs die, are dealt with, and die again, often without a tick in between. Judge which deaths a message named."""
+    chance = random.Random(seed)
+    named: dict[str, datetime] = {}
+    dead: dict[str, datetime] = {}  # each open dead job, and when it died
+    settled: list[str] = []
+    must_by: dict[str, datetime] = {}
+    seen: set[str] = set()
+    with served(Web()) as web, pytest.MonkeyPatch.context() as patch:
+        stage = Stage(database, folder, alerting(webhook(web)), hosts=2)
+        mark = alert_rounds.Alerting._mark
+
+        def note(sender: Any, due: Any, error: Any) -> None:
+            for alert in due:
+                if error is None and alert.episode.kind == "dead" and not alert.state.over:
+                    named.update({row: stage.clock.now() for row in alert.episode.rows if row not in named})
+            mark(sender, due, error)
+
+        def deal_with(jobs: list[str]) -> None:
+            with database.write() as connection:
+                now = database_now(connection)
+                of_these = tables.jobs.c.id.in_(map(int, jobs))
+                connection.execute(update(tables.jobs).where(of_these).values(dismissed_at=now))
+                look_soon(connection)
+            settled.extend(jobs)
+            for job in jobs:
+                del dead[job]
+                must_by.pop(job, None)
+
+        patch.setattr(alert_rounds.Alerting, "_mark", note)
+        for _ in range(steps):
+            match chance.randrange(8):
+                case 0 | 1:
+                    dead[a_death(database)] = stage.clock.now()
+                case 2 | 3 if dead:
+                    deal_with(list(dead))
+                case 4 if dead:
+                    deal_with([chance.choice(list(dead))])
+                case 5 if settled:  # someone retried a job, and it died again
+                    job = settled.pop(chance.randrange(len(settled)))
+                    again = {"dismissed_at": None, "finished_at": stage.clock.now()}
+                    with database.write() as connection:
+                        connection.execute(update(tables.jobs).where(tables.jobs.c.id == int(job)).values(again))
+                        look_soon(connection)
+                    dead[job] = stage.clock.now()
+            stage.clock.advance(chance.choice([1, 20, 60, 60, 400]) * timedelta(seconds=1))  # type: ignore[attr-defined]
+            if chance.random() < 0.4:  # no tick in between
+                continue
+            for job, died in dead.items():
+                began_anew = seen.isdisjoint(dead)
+                within = AT_ONCE if began_anew and job not in named else AT_LATEST
+                must_by.setdefault(job, max(died, stage.clock.now()) + within)
+            chance.choice(stage.hosts).tick()
+            seen = set(dead)
+            late = {job for job in dead if job not in named and must_by[job] < stage.clock.now()}
+            assert not late, f"seed {seed}: no message named the dead jobs {late}"
+
+
+@pytest.mark.parametrize("seed", range(1))
+def test_a_message_names_each_death_in_time(database: Database, tmp_path: Path, seed: int) -> None:
+    deaths_are_named(database, tmp_path, seed, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10, rounds(13, 30)))
+def test_a_message_names_each_death_in_longer_nights(database: Database, tmp_path: Path, seed: int) -> None:
+    deaths_are_named(database, tmp_path, seed, 300)

@@ -230,6 +230,20 @@ def test_a_file_that_no_tick_can_use_is_told_once_and_its_end_once(sqlite_projec
     assert b"this host runs jobs again" in notes[1]
 
 
+def test_a_file_that_is_not_yaml_is_told_if_its_alerts_can_be_read_by_themselves(
+    sqlite_project: Project, web: Web
+) -> None:
+    run = f'run:\n  ping: "{web.url}/tick"\n'
+    alerts = f'alerts:\n\n# of the team\n  channels:\n    hook: {{webhook: {{url: "{web.url}/"}}}}\n'
+    sqlite_project.configure(run + alerts + "schedules:\n  oops: [\n", HANDLERS)
+    for _ in range(2):
+        assert sqlite_project.tick().wait() == 3
+    [note] = [body for path, body in web.got if path == "/"]
+    assert b"the configuration cannot be used, so this host runs no jobs: " in note
+    assert b"YAML" in note
+    assert [path.partition("?")[0] for path in web.paths if path != "/"] == ["/tick/3"] * 2
+
+
 def test_a_channel_that_ignores_config_is_not_told_of_an_unusable_file(sqlite_project: Project, web: Web) -> None:
     hook = f'{{webhook: {{url: "{web.url}/"}}, ignore: [config]}}'
     sqlite_project.configure(f"alerts: {{channels: {{hook: {hook}}}}}\nshedules: {{}}\n", HANDLERS)

@@ -194,3 +194,43 @@ def test_a_grace_that_ends_is_a_reason_to_look_when_its_share_of_the_spread_is_o
     assert decide._grace_ends(replace(stored, status="retired"), now) is None
     del definition["grace_s"]
     assert decide._grace_ends(replace(stored, definition=definition), now) is None
+
+
+HALF_PAST = NOON + 30 * MINUTE
+
+
+def test_a_finding_whose_rows_are_all_newer_than_its_beginning_has_begun_again() -> None:
+    before = episode(Finding("dead", "", rows=("50", "51")))
+    again = Finding("dead", "", rows=("60",), since=HALF_PAST)
+    changes = decide.compare([again], [before], "web1", sees_all=True, ticking={"web1"})
+    assert (changes.ended, changes.opened, changes.lasting) == ([before], [again], {})
+
+
+@pytest.mark.parametrize(
+    "still",
+    [
+        Finding("dead", "", rows=("51", "60"), since=HALF_PAST),
+        Finding("dead", "", rows=("60",), since=NOON),
+        Finding("dead", "", rows=("60",)),
+        Finding("dead", "", since=HALF_PAST),
+    ],
+    ids=["one row is left", "the oldest row is left", "nobody knows since when", "no rows"],
+)
+def test_a_finding_that_may_have_lasted_has_not_begun_again(still: Finding) -> None:
+    before = episode(Finding("dead", "", rows=("50", "51")))
+    changes = decide.compare([still], [before], "web1", sees_all=True, ticking={"web1"})
+    assert (changes.ended, changes.opened, changes.lasting) == ([], [], {1: still})
+
+
+def test_what_came_often_waits_an_hour_unless_it_names_another_dead_job() -> None:
+    dead, late = Finding("dead", "", rows=("50", "60")), Finding("late", "", rows=("mail/t",))
+    waits = AlertState(1, "ops", NOON + HOURLY)
+    for finding, heard, news in [(dead, {"50"}, True), (dead, {"50", "60"}, False), (late, set[str](), False)]:
+        assert decide.is_news(finding, heard) is news
+        due = NOON if news else NOON + HOURLY
+        assert decide.due_at(finding, None, NOON, came_often=True, news=news) == due
+        assert decide.due_at(finding, waits, NOON, news=news) == due, "it was delayed, and got this row later"
+        failed = replace(waits, failures=2)
+        assert decide.due_at(finding, failed, NOON, came_often=True, news=news) == NOON + HOURLY, (
+            "its retry is due then"
+        )

@@ -66,6 +66,12 @@ def ended(database: Database, **row: Any) -> dict[str, Any]:
     return row | {"finished_at": database.clock.now()}
 
 
+def running(database: Database, **row: Any) -> dict[str, Any]:
+    now = database.clock.now()
+    held = {"locked_by": "web1:b:1:1:1:t", "locked_until": now, "attempts": 1, "started_at": now}
+    return row | {"status": "running"} | held
+
+
 def test_each_payload_that_would_not_run_is_named_and_counted(
     project: Project, database: Database, database_url: str
 ) -> None:
@@ -78,6 +84,7 @@ def test_each_payload_that_would_not_run_is_named_and_counted(
         ended(database, payload=BAD, status="dead"),
         {"payload": {"day": "2026-11-23"}},
         {"job_type": "t.gone", "payload": {}},
+        running(database, job_type="t.gone", payload={}),
         {"job_type": "t.command", "payload": {"any": "thing"}},
         # Jobs that will not run again, so their payloads are not checked.
         ended(database, payload=BAD, status="succeeded"),
@@ -92,23 +99,24 @@ def test_each_payload_that_would_not_run_is_named_and_counted(
     assert answer.code == 1
     assert set(answer.err.splitlines()) == {"made x", "3 findings"}, "what a dataclass prints is no answer"
     both = "let the handler take both forms until these jobs are done"
+    keep = "keep a handler under this name until these jobs are done"
     signature = "t.bill(day: datetime.date, lines: list[handlers.Line])"
     assert answer.out.splitlines() == [
         "t.bill: payload.lines[1].sku is not a str",
         f"    3 jobs (1 queued, 1 retrying, 1 dead): {ids[1]}, {ids[2]}, {ids[3]}; {both}",
+        "t.gone: no handler or command is registered under this name",
+        f"    2 jobs (1 queued, 1 running): {ids[5]}, {ids[6]}; {keep}",
         f"t.bill: payload does not fit {signature}: missing a required argument: 'lines'",
         f"    1 job (1 queued): {ids[4]}; {both}",
-        "t.gone: no handler or command is registered under this name",
-        f"    1 job (1 queued): {ids[5]}; keep a handler under this name until these jobs are done",
-        "checked 7 payloads of jobs that may still run: 5 do not fit this code",
+        "checked 8 payloads of jobs that may still run: 6 do not fit this code",
     ]
     told = project.call("check", "--against", url, "--json").json
-    assert (told["ok"], told["against"]["checked"], told["against"]["misfits"]) == (False, 7, 5)
+    assert (told["ok"], told["against"]["checked"], told["against"]["misfits"]) == (False, 8, 6)
     assert told["against"]["groups"][0] == {
         "job_type": "t.bill",
         "fault": "payload.lines[1].sku is not a str",
         "jobs": 3,
-        "by_status": {"queued": 1, "failed": 1, "dead": 1},
+        "by_status": {"queued": 1, "running": 0, "failed": 1, "dead": 1},
         "ids": ids[1:4],
         "remedy": both,
     }
@@ -116,10 +124,13 @@ def test_each_payload_that_would_not_run_is_named_and_counted(
 
 @pytest.mark.either
 def test_all_fit(project: Project, database: Database, database_url: str) -> None:
+    project.write(YAML + "\nrun: {budget: 2m}", HANDLERS)
+    assert "note: " in project.call("check").out
     put(database_url, {}, {"job_type": "t.command"})
     answer = project.call("check", "--against", database_url)
     assert answer.code == 0
     # Other tests of this process may have registered types, too, so the number of types is not compared.
+    assert "note: " not in answer.out
     assert answer.out.endswith(" job types, 0 schedules; all 2 payloads in that database fit\n")
     assert project.call("check", "--against", database_url, "--json").json["against"] == {
         "checked": 2,

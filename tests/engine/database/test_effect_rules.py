@@ -27,6 +27,7 @@ from cronjobs.errors import (
     BadValue,
     Cancelled,
     EffectBusy,
+    EffectNotRecorded,
     EffectUnknown,
     LeaseLost,
     Snooze,
@@ -209,6 +210,7 @@ def test_stop_never_runs_the_body_of_an_unknown_effect(jobs: Jobs) -> None:
         ("timed_out", "TimedOut", "timed out"),
         ("lost", "Lost", "was lost"),
         ("failed", "SMTPError", "failed with SMTPError"),
+        ("failed", "EffectNotRecorded", "failed with EffectNotRecorded"),
     ],
 )
 def test_a_stop_says_how_the_attempt_ended_that_left_the_effect_unknown(
@@ -225,6 +227,17 @@ def test_a_stop_says_how_the_attempt_ended_that_left_the_effect_unknown(
     other = jobs.claimed()
     with pytest.raises(EffectUnknown, match=rf"; attempt 1 of job {job.id}, which began it, {said}$"):
         jobs.context(other).effect(KEY, on_unknown="stop").__enter__()
+
+
+def test_a_stop_says_that_the_effect_was_done_if_its_attempt_said_so(jobs: Jobs) -> None:
+    job = jobs.unknown()
+    error = str(EffectNotRecorded(KEY, "the server closed the connection"))
+    with jobs.database.write() as connection:
+        row = {"job_id": job.id, "attempt": 1, "outcome": "failed", "error": error, "runner": "alpha"}
+        now = jobs.database.clock.now()
+        connection.execute(insert(job_runs).values(**row, started_at=now, finished_at=now))
+    with pytest.raises(EffectUnknown, match=r"\(or not-done\); attempt 1 did it, but could not record it$"):
+        jobs.context(job).effect(KEY, on_unknown="stop").__enter__()
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,26 @@ def test_an_attempt_that_ended_its_job_keeps_that_whatever_it_raises_then(connec
     assert (bookings(connection), statuses(connection)) == ([1, 2], ["succeeded", "succeeded", "failed"])
 
 
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("how", ["flushed", "committed", "begun"])
+def test_a_session_on_the_transaction_keeps_what_a_tick_would_keep(
+    connection: Connection, how: str, raises: bool
+) -> None:
+    @job("t.orm", retry=RetryPolicy(max_attempts=1))
+    def orm(ctx: Context) -> None:
+        with ctx.transaction() as own, Session(own) as session, session.begin() if how == "begun" else nullcontext():
+            session.add(Booking(invoice_id=1))
+            session.flush()
+            if how == "committed":
+                session.commit()
+            if raises:
+                raise ValueError("the block fails")
+
+    enqueue(connection, "t.orm")
+    [ran] = drain(connection).ran
+    assert (ran.became, bookings(connection)) == (("dead", []) if raises else ("succeeded", [1]))
+
+
 def test_jobs_run_in_order_and_as_narrowed_down(connection: Connection) -> None:
     seen: list[int] = []
 

@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import NullPool, StaticPool, create_engine, text
+from sqlalchemy import Connection, NullPool, StaticPool, create_engine, text
+from sqlalchemy.orm import Session
 from support import billing
 from support.databases import opened, until
 from support.targets import plain_url
 
-from cronjobs import enqueue, job
+from cronjobs import Context, enqueue, job
 from cronjobs.clock import SYSTEM
 from cronjobs.engine.jobs import registry
 from cronjobs.errors import ConfigError, UsageError
@@ -70,6 +71,27 @@ def test_schedules_fire_and_jobs_run_at_any_time(database_url: str, file: Path) 
     assert results(database_url) == [("succeeded", "2026-03-29T03:00:00+02:00")]
     week = tick(database_url, config=file, at=MIDNIGHT + timedelta(days=7, minutes=1))
     assert week.occurrences == {"enqueued": 1, "missed": 5}
+
+
+@pytest.mark.parametrize("in_a_tick", [True, False])
+def test_drain_and_tick_keep_what_a_session_flushed_in_ctx_transaction(
+    database_url: str, file: Path, in_a_tick: bool
+) -> None:
+    @job("t.orm")
+    def orm(ctx: Context) -> None:
+        with ctx.transaction() as connection, Session(connection) as session:
+            enqueue(session, "t.later", run_at=MIDNIGHT + timedelta(days=1))
+
+    def kept(connection: Connection) -> int:
+        return len(connection.execute(text("SELECT id FROM cronjobs_jobs WHERE job_type = 't.later'")).all())
+
+    add(database_url, "t.orm", MIDNIGHT)
+    if in_a_tick:
+        assert tick(database_url, config=file, at=MIDNIGHT).succeeded
+    with create_engine(plain_url(database_url), poolclass=NullPool).begin() as connection:
+        if not in_a_tick:
+            assert drain(connection, at=MIDNIGHT, outside=True).succeeded
+        assert kept(connection) == 1
 
 
 def test_retries_wait_as_the_file_says(database_url: str, file: Path) -> None:

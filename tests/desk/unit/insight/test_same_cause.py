@@ -378,6 +378,9 @@ def test_hosts_with_the_very_same_faults_are_one_finding() -> None:
     assert found.command is None, "typed here it would look at the file here"
     assert (found.key, found.severity, found.since) == ("config:web2", "critical", NOW - HOUR)
     assert found.rows == (": ".join(NO_MODULE), "host web1", "host web3")
+    [here] = troubles(replace(health, faults=(Fault(*NO_MODULE),)), SETTINGS)
+    assert (here.key, here.rows) == (found.key, found.rows)
+    assert here.text == f"{': '.join(NO_MODULE)} (on hosts web1, web2, web3); without t.a, t.b, 3 due jobs wait"
     other = replace(health, ticks=[*health.ticks, tick("web4", NO_MODULE, ("t.c", "it cannot be used"))])
     assert texts(other).keys() == {"config:web2", "config:web4"}, "one with other faults is not like them"
     idle = replace(health, unresolved={})
