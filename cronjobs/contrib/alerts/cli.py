@@ -13,7 +13,7 @@ from cronjobs.contrib.alerts.texts import note, test_words
 from cronjobs.desk.cli.commands import Commands
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import Source
-from cronjobs.desk.cli.output import safe
+from cronjobs.desk.insight.formatting import safe
 from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config import trust
 from cronjobs.engine.host.identity import Identity

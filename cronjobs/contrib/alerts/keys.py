@@ -9,16 +9,7 @@ from typing import Any, Final
 
 from cronjobs.desk.rules.finding_kinds import FINDING_KINDS
 from cronjobs.engine.config import fields, schema_parts
-from cronjobs.engine.config.reader import (
-    ConfigKey,
-    FieldError,
-    Keys,
-    Reading,
-    is_unreadable,
-    nearest,
-    shown,
-    taken_as,
-)
+from cronjobs.engine.config.reader import ConfigKey, FieldError, Keys, Reading, is_unreadable, shown, taken_as
 from cronjobs.engine.config.settings import (
     AlertChannel,
     AlertFilter,
@@ -29,6 +20,7 @@ from cronjobs.engine.config.settings import (
     WebhookChannel,
 )
 from cronjobs.engine.config.yaml_nodes import Node, Scalar
+from cronjobs.text import nearest
 
 _ADDRESS: Final = re.compile(r"[^\s<>@,;\"\x00-\x1f\x7f]{1,64}@[^\s<>@,;\"\x00-\x1f\x7f]{1,255}")
 _WELL_FORMED: Final = fields.matching(

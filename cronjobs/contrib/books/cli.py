@@ -11,8 +11,10 @@ import typer
 from cronjobs.contrib.books.evidence import books as all_books
 from cronjobs.contrib.books.judging import BESIDE, OPEN, SETTLED, Book, DayBook, Difference, total_of
 from cronjobs.desk.cli.options import JsonOption, Source, schedule_names
-from cronjobs.desk.cli.output import Times, counted, safe, since_instant, table, width, wrapped, write
+from cronjobs.desk.cli.output import table, width, wrapped, write
 from cronjobs.desk.cli.project_database import jobs_database
+from cronjobs.desk.insight.formatting import Times, counted, safe
+from cronjobs.desk.insight.instants import since_instant
 from cronjobs.engine.command.printing import json_text
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import CronjobsError, UsageError

@@ -16,10 +16,10 @@ from cronjobs import masking
 from cronjobs.contrib.copy import copying
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import JsonOption, Source
-from cronjobs.desk.cli.output import counted
 from cronjobs.desk.cli.parse_values import span
 from cronjobs.desk.cli.progress import Progress
 from cronjobs.desk.cli.project_database import missing_file, operator
+from cronjobs.desk.insight.formatting import counted
 from cronjobs.engine.command.database import open_database
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.settings import Settings

@@ -19,9 +19,10 @@ from cronjobs.contrib.doctor.statements import delivered
 from cronjobs.desk.cli.known_types import known_types, users_code
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import JsonOption, Source
-from cronjobs.desk.cli.output import Times, safe, sentence, width, wrapped, write
+from cronjobs.desk.cli.output import sentence, width, wrapped, write
 from cronjobs.desk.insight import check_config
 from cronjobs.desk.insight.findings import judge
+from cronjobs.desk.insight.formatting import Times, safe
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.leftovers import rotations_of
 from cronjobs.engine.command import leaving

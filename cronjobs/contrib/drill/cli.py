@@ -18,7 +18,8 @@ from cronjobs.contrib.drill.setup import signals_handled_by
 from cronjobs.contrib.drill.stage import Stage
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import JsonOption, Source
-from cronjobs.desk.cli.output import counted, width, wrapped
+from cronjobs.desk.cli.output import width, wrapped
+from cronjobs.desk.insight.formatting import counted
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured, complain, echo, echo_json, is_terminal
 from cronjobs.engine.database.address import parse_url

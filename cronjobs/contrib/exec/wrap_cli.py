@@ -11,9 +11,9 @@ from cronjobs.contrib.exec import wrapping
 from cronjobs.contrib.exec.wrapping import Rewritten
 from cronjobs.desk.cli.crontab import DryRunOption, echo_dry_run, write
 from cronjobs.desk.cli.options import ConfigOption, Source
-from cronjobs.desk.cli.output import counted
 from cronjobs.desk.crontab import block, host, program
 from cronjobs.desk.crontab.lines import as_shown, exec_config, job_lines, unwrapped
+from cronjobs.desk.insight.formatting import counted
 from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config.load import load
 

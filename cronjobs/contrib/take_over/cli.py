@@ -23,10 +23,12 @@ from cronjobs.contrib.take_over.comparing import LineDifference, Pair, differenc
 from cronjobs.contrib.take_over.convert_lines import ImportedCrontab, Importer, names_users
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
-from cronjobs.desk.cli.output import counted, iso_instant, write
+from cronjobs.desk.cli.output import write
 from cronjobs.desk.crontab import host, program
 from cronjobs.desk.crontab.block import CrontabError, text_of
 from cronjobs.desk.crontab.lines import as_shown
+from cronjobs.desk.insight.formatting import counted
+from cronjobs.desk.insight.instants import iso_instant
 from cronjobs.engine.command.printing import complain, echo, is_terminal, json_text
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.engine.config.load import load

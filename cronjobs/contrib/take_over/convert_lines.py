@@ -13,9 +13,9 @@ from cronjobs.contrib.take_over.minute_loop import TimedLine
 from cronjobs.desk.crontab.host import environment_of
 from cronjobs.desk.crontab.lines import Cron, CrontabEntry, NoEntry, exec_name, job_lines, read, starts_ticks
 from cronjobs.desk.crontab.naming import name_of, unused
-from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.writing import can_hold
 from cronjobs.engine.crontime import grammar
+from cronjobs.engine.crontime.zone_names import zone_exists
 from cronjobs.errors import CronError
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cronjobs.desk.cli.output import counted
 from cronjobs.desk.cli.project_database import tables_if_any
 from cronjobs.desk.insight.finding import typed
+from cronjobs.desk.insight.formatting import counted
 from cronjobs.desk.store import listing
 from cronjobs.engine.config.settings import Settings
 from cronjobs.model import Status

@@ -11,19 +11,20 @@ import typer
 from cronjobs.desk.cli import parse_values
 from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
-from cronjobs.desk.cli.output import Times, counted, safe, sentence
+from cronjobs.desk.cli.output import sentence
 from cronjobs.desk.cli.project_database import by_hand, operator, our_database
 from cronjobs.desk.insight.acking import LONGEST, USUAL, acknowledge, take_ack_back
 from cronjobs.desk.insight.finding import finding_object, together
 from cronjobs.desk.insight.findings import Finding, judge
+from cronjobs.desk.insight.formatting import Times, counted, safe
 from cronjobs.desk.insight.gathering import look
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import complain, echo, echo_json
-from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.store.given_up import KINDS
 from cronjobs.errors import UsageError
+from cronjobs.text import nearest
 
 
 def ack(

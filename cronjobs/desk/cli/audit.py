@@ -9,9 +9,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from cronjobs.desk.cli.options import JsonOption, Source
-from cronjobs.desk.cli.output import Times, columns_of, safe, since_instant, width, wrapped, write
+from cronjobs.desk.cli.output import columns_of, width, wrapped, write
 from cronjobs.desk.cli.project_database import snapshot
-from cronjobs.desk.insight.formatting import LocalTimes
+from cronjobs.desk.insight.formatting import LocalTimes, Times, safe
+from cronjobs.desk.insight.instants import since_instant
 from cronjobs.desk.store import trail
 from cronjobs.desk.store.trail import TrailFilter
 from cronjobs.engine.command.printing import coloured, complain, json_text

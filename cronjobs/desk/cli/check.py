@@ -13,9 +13,9 @@ from cronjobs.desk.cli.check_against import as_json_object, lines, review_of
 from cronjobs.desk.cli.known_types import known_types, users_code
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import JsonOption, Source
-from cronjobs.desk.cli.output import counted, safe
 from cronjobs.desk.insight import check_config
 from cronjobs.desk.insight.check_config import Checked
+from cronjobs.desk.insight.formatting import counted, safe
 from cronjobs.desk.insight.payload_review import PayloadReview
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured, complain, echo, echo_json

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from cronjobs import masking
-from cronjobs.desk.cli.output import counted, safe, status_word
 from cronjobs.desk.cli.progress import Progress
 from cronjobs.desk.cli.project_database import missing_file
+from cronjobs.desk.insight.formatting import counted, safe, status_word
 from cronjobs.desk.insight.payload_review import MisfitGroup, PayloadReview, review
 from cronjobs.engine.command.printing import coloured
 from cronjobs.engine.config.settings import Settings

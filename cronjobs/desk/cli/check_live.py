@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from cronjobs.desk import doors
-from cronjobs.desk.cli.output import Times, safe, sentence
+from cronjobs.desk.cli.output import sentence
 from cronjobs.desk.cli.project_database import missing_file
 from cronjobs.desk.insight.check_notes import limits_that_never_applied
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.findings_of_ticks import row_of, wrong
+from cronjobs.desk.insight.formatting import Times, safe
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.pace import at_their_pace
 from cronjobs.desk.insight.same_cause import faults_here

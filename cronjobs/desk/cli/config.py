@@ -10,8 +10,9 @@ import typer
 from cronjobs.desk.cli.commands import Commands
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import JsonOption, Source
-from cronjobs.desk.cli.output import safe, table, width, write
+from cronjobs.desk.cli.output import table, width, write
 from cronjobs.desk.insight.effective_settings import Overrides, Setting, effective
+from cronjobs.desk.insight.formatting import safe
 from cronjobs.engine.command.printing import complain, json_text
 from cronjobs.errors import UsageError
 from cronjobs.masking import hidden_json

@@ -15,12 +15,12 @@ import typer
 from cronjobs.desk.cli.commands import CommandRow, Commands, LazyGroup
 from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source
 from cronjobs.desk.cli.other_hosts import listed, other_hosts
-from cronjobs.desk.cli.output import counted
 from cronjobs.desk.cli.sync import planned
 from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import double_runs, host, program, swapping
 from cronjobs.desk.crontab.lines import line_that_sets
 from cronjobs.desk.crontab.other_blocks import blocks_that_run, lines_by_hand, other_blocks
+from cronjobs.desk.insight.formatting import counted
 from cronjobs.engine.command.printing import coloured, complain, echo
 from cronjobs.engine.config import load as configuration
 from cronjobs.engine.config.import_path import MODULE

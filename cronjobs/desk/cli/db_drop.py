@@ -12,9 +12,9 @@ import typer
 from cronjobs.desk import doors
 from cronjobs.desk.cli.loading import load_settings, spool_of
 from cronjobs.desk.cli.options import Source
-from cronjobs.desk.cli.output import counted
 from cronjobs.desk.cli.progress import is_interactive
 from cronjobs.desk.cli.project_database import missing_file
+from cronjobs.desk.insight.formatting import counted
 from cronjobs.desk.insight.leftovers import Leftover, what_is_outside
 from cronjobs.engine.command.database import open_database
 from cronjobs.engine.command.printing import complain, echo

@@ -6,11 +6,10 @@ from contextlib import closing
 from typing import Any, Final
 
 from cronjobs.desk.cli.known_types import known_types
-from cronjobs.desk.cli.output import counted
 from cronjobs.desk.cli.pauses import pause_lines
 from cronjobs.desk.cli.project_database import missing_file
 from cronjobs.desk.cli.sync import renamed
-from cronjobs.desk.insight.formatting import in_full
+from cronjobs.desk.insight.formatting import counted, in_full
 from cronjobs.desk.insight.next_tick import Outlook, look
 from cronjobs.engine.command.database import ready_database
 from cronjobs.engine.command.printing import coloured, echo, echo_json

@@ -12,8 +12,9 @@ from sqlalchemy import Connection
 
 from cronjobs.desk.cli.commands import Commands
 from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
-from cronjobs.desk.cli.output import Times, columns_of, counted, safe, table, width, write_list
+from cronjobs.desk.cli.output import columns_of, table, width, write_list
 from cronjobs.desk.cli.project_database import by_hand, our_database, snapshot
+from cronjobs.desk.insight.formatting import Times, counted, safe
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.rules.payload import BadJson, result_json

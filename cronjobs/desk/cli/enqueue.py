@@ -14,10 +14,9 @@ from cronjobs.clock import SYSTEM
 from cronjobs.desk.cli import parse_values
 from cronjobs.desk.cli.known_types import refuse_unfit, refuse_unknown, warn_if_unfit
 from cronjobs.desk.cli.options import JsonOption, Source, type_names
-from cronjobs.desk.cli.output import status_word
 from cronjobs.desk.cli.pauses import say_paused
 from cronjobs.desk.cli.project_database import operator, our_database
-from cronjobs.desk.insight.formatting import in_full
+from cronjobs.desk.insight.formatting import in_full, status_word
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.jobs.checking import new_job

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.cli.options import JsonOption, Source, schedule_or_type_names
-from cronjobs.desk.cli.output import safe, since_instant, table, width, wrapped, write
+from cronjobs.desk.cli.output import table, width, wrapped, write
 from cronjobs.desk.cli.parse_values import of_day
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.crontab.lines import exec_name
@@ -28,7 +28,8 @@ from cronjobs.desk.insight.explain_facts import Explanation
 from cronjobs.desk.insight.explain_named import explain_id, explain_key, explain_type_named
 from cronjobs.desk.insight.explain_obstacles import with_obstacles
 from cronjobs.desk.insight.explain_occurrence import counts_of, explain_occurrence, summary
-from cronjobs.desk.insight.formatting import LocalTimes
+from cronjobs.desk.insight.formatting import LocalTimes, safe
+from cronjobs.desk.insight.instants import since_instant
 from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.desk.insight.schedule_history import Asked, asked_on_the_clock
 from cronjobs.desk.insight.watched import refusing, ticking

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from cronjobs.desk.cli.options import schedule_names, type_names
-from cronjobs.desk.cli.output import Times, since_instant, status_word
+from cronjobs.desk.insight.formatting import Times, status_word
+from cronjobs.desk.insight.instants import since_instant
 from cronjobs.desk.insight.searching import STATUS_WORDS, read_cause, read_status
 from cronjobs.desk.store.listing import Filter
 from cronjobs.errors import UsageError

@@ -15,26 +15,11 @@ from sqlalchemy import Connection, Row
 
 from cronjobs.desk.cli import parse_values
 from cronjobs.desk.cli.options import JsonOption, Source, schedule_names, type_names
-from cronjobs.desk.cli.output import (
-    COLOURS,
-    UNCUT,
-    Times,
-    columns_of,
-    counted,
-    host_of,
-    is_cut,
-    name_text,
-    printable,
-    ran_for,
-    safe,
-    since_instant,
-    width,
-    wrapped,
-    write,
-)
+from cronjobs.desk.cli.output import COLOURS, UNCUT, columns_of, is_cut, name_text, printable, width, wrapped, write
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.schedules import unknown_schedule
-from cronjobs.desk.insight.formatting import LocalTimes, on_the_clock
+from cronjobs.desk.insight.formatting import LocalTimes, Times, counted, host_of, on_the_clock, ran_for, safe
+from cronjobs.desk.insight.instants import since_instant
 from cronjobs.desk.insight.kept_from_starting import did_not_start, first_cause_at, kept_before, kept_from_starting
 from cronjobs.desk.insight.schedule_history import asked_on_the_clock, ends_at, names_of_its_own, pauses_over_time
 from cronjobs.desk.insight.shortened_history import (

@@ -18,9 +18,10 @@ from cronjobs.clock import sleep
 from cronjobs.desk.cli.filters import ALL, Filters
 from cronjobs.desk.cli.known_types import unknown_types
 from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
-from cronjobs.desk.cli.output import Times, counted, safe, status_word, table, width
+from cronjobs.desk.cli.output import table, width
 from cronjobs.desk.cli.progress import Progress, interruptible, is_interactive
 from cronjobs.desk.cli.project_database import operator, our_database
+from cronjobs.desk.insight.formatting import Times, counted, safe, status_word
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.store import listing
 from cronjobs.engine.command.printing import complain, echo, echo_json

@@ -17,21 +17,11 @@ from cronjobs.desk.cli.known_types import known_types, most_tries
 from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.output import (
     COLOURS,
-    Times,
     block,
     columns_of,
-    counted,
-    died_lost,
-    host_of,
-    key_text,
     labelled,
     name_text,
-    ran_for,
-    safe,
-    status_word,
     table,
-    took,
-    tries,
     width,
     wrapped,
     write,
@@ -41,7 +31,19 @@ from cronjobs.desk.cli.output import first as limited
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.insight.explain_job import what_comes_next
 from cronjobs.desk.insight.explain_named import job_in_full
-from cronjobs.desk.insight.formatting import without_attempts
+from cronjobs.desk.insight.formatting import (
+    Times,
+    counted,
+    died_lost,
+    host_of,
+    key_text,
+    ran_for,
+    safe,
+    status_word,
+    took,
+    tries,
+    without_attempts,
+)
 from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.store import listing

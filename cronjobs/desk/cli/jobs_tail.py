@@ -12,9 +12,10 @@ import typer
 from cronjobs import masking
 from cronjobs.clock import sleep
 from cronjobs.desk.cli.options import Source
-from cronjobs.desk.cli.output import Times, counted, host_of, progress_text
+from cronjobs.desk.cli.output import progress_text
 from cronjobs.desk.cli.progress import Progress, interruptible
 from cronjobs.desk.cli.project_database import jobs_database
+from cronjobs.desk.insight.formatting import Times, counted, host_of
 from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.desk.insight.tailing import Tail, TailPart
 from cronjobs.desk.store import tailing

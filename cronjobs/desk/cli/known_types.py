@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, redirect_stdout
 from typing import Any
 
 from cronjobs.engine.command.printing import complain
-from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.trust import UntrustedFiles
 from cronjobs.engine.database.connection import Database
@@ -17,7 +16,7 @@ from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.job_types import remembered, runnable_types
 from cronjobs.errors import UsageError
 from cronjobs.model import RetryPolicy
-from cronjobs.text import one_line
+from cronjobs.text import nearest, one_line
 
 
 def known_types(settings: Settings) -> JobTypes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from cronjobs.desk.cli.output import COLOURS, ColouredCell, printable, status_word
+from cronjobs.desk.cli.output import COLOURS, ColouredCell, printable
+from cronjobs.desk.insight.formatting import status_word
 from cronjobs.engine.command.printing import coloured
 
 BLOCKS: Final = {

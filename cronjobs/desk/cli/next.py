@@ -17,17 +17,18 @@ import typer
 from cronjobs.clock import SYSTEM
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import ConfigOption, JsonOption, Source, schedule_names
-from cronjobs.desk.cli.output import iso_instant, safe, table, write
+from cronjobs.desk.cli.output import table, write
+from cronjobs.desk.insight.formatting import safe
+from cronjobs.desk.insight.instants import iso_instant
 from cronjobs.engine.command.printing import complain, json_text
 from cronjobs.engine.config.fields import NAME
-from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.crontime.grammar import parse
 from cronjobs.engine.crontime.timing import CronTiming, EveryTiming, Timing, clock_changes, remarks
 from cronjobs.engine.crontime.timing import timing as timing_of
 from cronjobs.errors import ConfigError, CronError, UsageError
 from cronjobs.model import duration, in_zone, rough
-from cronjobs.text import one_line
+from cronjobs.text import nearest, one_line
 
 SHOWN: Final = 5  # how many times of one expression or schedule to show without -n
 WINDOW: Final = timedelta(hours=24)  # the list of all schedules covers this span

@@ -15,20 +15,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cronjobs import masking
-from cronjobs.desk.insight.formatting import Times as Times
-from cronjobs.desk.insight.formatting import counted as counted
-from cronjobs.desk.insight.formatting import did_and_ended as did_and_ended
-from cronjobs.desk.insight.formatting import died_lost as died_lost
-from cronjobs.desk.insight.formatting import host_of as host_of
-from cronjobs.desk.insight.formatting import key_text as key_text
-from cronjobs.desk.insight.formatting import pause_text as pause_text
-from cronjobs.desk.insight.formatting import ran_for as ran_for
-from cronjobs.desk.insight.formatting import safe as safe
-from cronjobs.desk.insight.formatting import status_word as status_word
-from cronjobs.desk.insight.formatting import took as took
-from cronjobs.desk.insight.formatting import tries as tries
-from cronjobs.desk.insight.instants import iso_instant as iso_instant
-from cronjobs.desk.insight.instants import since_instant as since_instant
+from cronjobs.desk.insight.formatting import Times, safe
 from cronjobs.engine.command.printing import coloured, complain, is_terminal, json_text
 from cronjobs.engine.rules.progress import HowFar, in_words
 from cronjobs.errors import CronjobsError

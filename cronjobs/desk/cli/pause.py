@@ -22,7 +22,6 @@ from cronjobs.desk.cli.pauses import (
 from cronjobs.desk.cli.project_database import operator, our_database
 from cronjobs.desk.insight.formatting import in_full
 from cronjobs.engine.command.printing import complain
-from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.schedules.materialise import materialise
 from cronjobs.engine.store import schedules as store
@@ -30,6 +29,7 @@ from cronjobs.engine.store import upcoming
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.tick.log import Log
 from cronjobs.errors import UsageError
+from cronjobs.text import nearest
 
 SkipOption = Annotated[
     bool,

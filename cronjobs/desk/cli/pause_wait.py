@@ -10,8 +10,9 @@ from typing import Any, Final
 import typer
 
 from cronjobs.clock import sleep
-from cronjobs.desk.cli.output import Times, counted, host_of, safe, table, width
+from cronjobs.desk.cli.output import table, width
 from cronjobs.desk.cli.progress import Progress, interruptible
+from cronjobs.desk.insight.formatting import Times, counted, host_of, safe
 from cronjobs.desk.store import workload
 from cronjobs.engine.command.printing import complain
 from cronjobs.engine.database.connection import Database

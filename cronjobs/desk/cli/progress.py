@@ -13,7 +13,8 @@ from types import FrameType
 from typing import Final, TextIO
 
 from cronjobs.clock import SYSTEM
-from cronjobs.desk.cli.output import fit, safe
+from cronjobs.desk.cli.output import fit
+from cronjobs.desk.insight.formatting import safe
 from cronjobs.engine.command.printing import is_terminal
 from cronjobs.engine.rules.progress import HowFar, in_words
 

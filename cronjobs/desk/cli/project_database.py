@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import Source
-from cronjobs.desk.cli.output import Times
+from cronjobs.desk.insight.formatting import Times
 from cronjobs.desk.insight.pace import at_their_pace
 from cronjobs.engine.command.database import open_database, ready_database
 from cronjobs.engine.command.printing import complain

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from cronjobs.desk.cli.options import JsonOption, Source
-from cronjobs.desk.cli.output import Times, counted, table, width, write
+from cronjobs.desk.cli.output import table, width, write
 from cronjobs.desk.cli.progress import Progress, interruptible, is_interactive
 from cronjobs.desk.cli.project_database import by_hand, our_database
+from cronjobs.desk.insight.formatting import Times, counted
 from cronjobs.engine.command.printing import complain, json_text
 from cronjobs.engine.config.settings import Retention
 from cronjobs.engine.database.connection import Database

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
-from cronjobs.desk.cli.output import safe
 from cronjobs.desk.cli.pauses import (
     ResumeAllOption,
     ResumeQueueOption,
@@ -16,7 +15,7 @@ from cronjobs.desk.cli.pauses import (
     target,
 )
 from cronjobs.desk.cli.project_database import our_database
-from cronjobs.desk.insight.formatting import in_full
+from cronjobs.desk.insight.formatting import in_full, safe
 from cronjobs.desk.rules import pausing
 from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config.settings import Settings

@@ -11,10 +11,11 @@ import typer
 from cronjobs.clock import SYSTEM
 from cronjobs.desk.cli import parse_values
 from cronjobs.desk.cli.options import Source, schedule_or_type_names
-from cronjobs.desk.cli.output import block, safe
+from cronjobs.desk.cli.output import block
 from cronjobs.desk.cli.progress import Bar
 from cronjobs.desk.cli.project_database import operator, our_database
 from cronjobs.desk.cli.run_target import NoRunnableTarget, job_of
+from cronjobs.desk.insight.formatting import safe
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import coloured
 from cronjobs.engine.config import trust

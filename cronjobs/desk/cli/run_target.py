@@ -8,14 +8,13 @@ from typing import Any
 from cronjobs.clock import SYSTEM
 from cronjobs.desk.cli.known_types import misfit
 from cronjobs.desk.cli.project_database import operator
-from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.checking import new_job
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.schedules.decide import job_for
 from cronjobs.engine.store.enqueue import NewJob
 from cronjobs.errors import UsageError
-from cronjobs.text import one_line
+from cronjobs.text import nearest, one_line
 
 
 class NoRunnableTarget(UsageError):

@@ -11,27 +11,15 @@ import typer
 
 from cronjobs.desk.cli.commands import Commands
 from cronjobs.desk.cli.options import JsonOption, Source, schedule_names
-from cronjobs.desk.cli.output import (
-    COLOURS,
-    Times,
-    columns_of,
-    labelled,
-    safe,
-    status_word,
-    table,
-    width,
-    wrapped,
-    write,
-)
+from cronjobs.desk.cli.output import COLOURS, columns_of, labelled, table, width, wrapped, write
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.status_json import run_object
-from cronjobs.desk.insight.formatting import on_the_clock
+from cronjobs.desk.insight.formatting import Times, on_the_clock, safe, status_word
 from cronjobs.desk.insight.schedule_facts import PRUNED, RunFacts, last_runs, really_next
 from cronjobs.desk.store import listing
 from cronjobs.engine.command.printing import coloured, json_text
-from cronjobs.engine.config.fields import zone_exists
-from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
+from cronjobs.engine.crontime.zone_names import zone_exists
 from cronjobs.engine.schedules.definition import definition as definition_of
 from cronjobs.engine.schedules.planning import read
 from cronjobs.engine.store import schedules
@@ -39,6 +27,7 @@ from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.errors import CronjobsError
 from cronjobs.masking import hidden_json
 from cronjobs.model import duration_text
+from cronjobs.text import nearest
 
 app = Commands("List schedules, or show one.")
 

@@ -13,12 +13,12 @@ from sqlalchemy import Connection
 from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.cli.loading import load_settings, runs_in_spool
 from cronjobs.desk.cli.options import JsonOption, Source
-from cronjobs.desk.cli.output import Times, write
+from cronjobs.desk.cli.output import write
 from cronjobs.desk.cli.status_json import all_of_it
 from cronjobs.desk.cli.status_lines import TICKS_SHOWN, cause_lines, head_lines, schedule_lines, work_lines
 from cronjobs.desk.crontab.other_blocks import runs_twice
 from cronjobs.desk.insight.causes import causes_of
-from cronjobs.desk.insight.formatting import at_work_within
+from cronjobs.desk.insight.formatting import Times, at_work_within
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.pace import at_their_pace
 from cronjobs.desk.insight.queue_trends import queue_trends

@@ -8,29 +8,22 @@ from typing import Any, Final
 
 from cronjobs.desk.cli.known_types import most_tries
 from cronjobs.desk.cli.last_runs import legend, strip
-from cronjobs.desk.cli.output import (
-    UNCUT,
-    Times,
-    counted,
-    did_and_ended,
-    first,
-    host_of,
-    is_cut,
-    labelled,
-    pause_text,
-    safe,
-    sentence,
-    status_word,
-    table,
-    took,
-    tries,
-    width,
-    wrapped,
-)
+from cronjobs.desk.cli.output import UNCUT, first, is_cut, labelled, sentence, table, width, wrapped
 from cronjobs.desk.insight.causes import READ, Causes, cause_text
 from cronjobs.desk.insight.finding import WELL
 from cronjobs.desk.insight.findings import Finding, Severity, judge
-from cronjobs.desk.insight.formatting import drain_time
+from cronjobs.desk.insight.formatting import (
+    Times,
+    counted,
+    did_and_ended,
+    drain_time,
+    host_of,
+    pause_text,
+    safe,
+    status_word,
+    took,
+    tries,
+)
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import QueueTrends, trend_of
 from cronjobs.desk.insight.releasing import Holders

@@ -13,10 +13,9 @@ from sqlalchemy import Connection
 from cronjobs.desk.cli import parse_values
 from cronjobs.desk.cli.known_types import warn_if_unfit
 from cronjobs.desk.cli.options import JsonOption, Source, WhyOption, schedule_names
-from cronjobs.desk.cli.output import counted
 from cronjobs.desk.cli.pauses import say_paused
 from cronjobs.desk.cli.project_database import by_hand, our_database
-from cronjobs.desk.insight.formatting import in_full
+from cronjobs.desk.insight.formatting import counted, in_full
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.settings import ScheduleSettings, Settings

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from cronjobs import masking
 from cronjobs.clock import SYSTEM
-from cronjobs.desk.cli.output import safe
+from cronjobs.desk.insight.formatting import safe
 from cronjobs.engine.command.printing import coloured
 from cronjobs.errors import CronjobsError
 from cronjobs.model import in_zone

@@ -19,7 +19,6 @@ from cronjobs.desk.insight import check_notes
 from cronjobs.engine.config import trust
 from cronjobs.engine.config.django_project import other_module
 from cronjobs.engine.config.import_path import MODULE
-from cronjobs.engine.config.reader import nearest
 from cronjobs.engine.config.settings import START_UP as BUSY_START_UP
 from cronjobs.engine.config.settings import JobTypeSettings, RunSettings, ScheduleSettings, Settings
 from cronjobs.engine.crontime.timing import CronTiming, clock_changes, timing
@@ -29,7 +28,7 @@ from cronjobs.engine.jobs.registry import Registration
 from cronjobs.errors import CronjobsError, Problem
 from cronjobs.masking import mask
 from cronjobs.model import duration_text
-from cronjobs.text import one_line
+from cronjobs.text import nearest, one_line
 
 CRON_PATH: Final = "/usr/bin:/bin"  # cron's default PATH, see crontab(5) of Debian
 AHEAD: Final = timedelta(days=366)  # how far ahead to look for clock changes

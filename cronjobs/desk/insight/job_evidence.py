@@ -47,8 +47,8 @@ from cronjobs.desk.rules.schedule_names import names_of
 from cronjobs.desk.rules.settling import settled_effect
 from cronjobs.desk.rules.tick_rows import did_of, outages_in, texts_in, was_importing
 from cronjobs.desk.store import explaining
-from cronjobs.engine.config.fields import zone_exists
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.crontime.zone_names import zone_exists
 from cronjobs.engine.execution.foreground_claim import WORKER
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobType, JobTypes

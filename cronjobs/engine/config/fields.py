@@ -26,8 +26,7 @@ from cronjobs.engine.config.reader import (
 )
 from cronjobs.engine.config.yaml_nodes import Node, Scalar, Sequence
 from cronjobs.engine.crontime import grammar
-from cronjobs.engine.crontime.zone_names import zone_exists as zone_exists
-from cronjobs.engine.crontime.zone_names import zone_meant
+from cronjobs.engine.crontime.zone_names import zone_exists, zone_meant
 from cronjobs.engine.rules.shell_words import list_for
 from cronjobs.errors import CronError
 from cronjobs.masking import long_enough

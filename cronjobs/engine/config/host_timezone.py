@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from cronjobs.engine.config.fields import zone_exists
+from cronjobs.engine.crontime.zone_names import zone_exists
 
 
 def host_timezone(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> str:

@@ -18,8 +18,7 @@ from cronjobs.engine.config.yaml_nodes import Mapping as YamlMapping
 from cronjobs.errors import Problem
 from cronjobs.installed import if_installed
 from cronjobs.masking import long_enough, mask
-from cronjobs.text import nearest as nearest
-from cronjobs.text import one_line
+from cronjobs.text import nearest, one_line
 
 # After this many problems, suggest nothing any more. Suggestions take time to compute, and nobody reads so many
 # problems.

@@ -17,7 +17,9 @@ from support.lookingrows import cronjobs as cronjobs
 from support.lookingrows import rows as rows
 from support.postgres import OWNER
 
-from cronjobs.desk.cli.output import Times, fit, since_instant, table
+from cronjobs.desk.cli.output import fit, table
+from cronjobs.desk.insight.formatting import Times
+from cronjobs.desk.insight.instants import since_instant
 from cronjobs.desk.insight.shortened_history import ACTS
 from cronjobs.desk.rules.schedule_names import names_of
 from cronjobs.desk.store import history, listing, workload

@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import delete, insert, select, update
 from support.hosts import Host
 
-from cronjobs.desk.cli.output import Times
 from cronjobs.desk.cli.status_lines import _waiting_lines
 from cronjobs.desk.insight.explain_job import explain_job
 from cronjobs.desk.insight.findings import troubles
+from cronjobs.desk.insight.formatting import Times
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.job_evidence import job_life
 from cronjobs.engine.config.settings import JobTypeSettings, RunSettings, ScheduleSettings

@@ -20,7 +20,7 @@ from support.lookingrows import rows as rows
 from support.postgres import OWNER
 
 from cronjobs.desk.cli import jobs_change, progress
-from cronjobs.desk.cli.output import status_word
+from cronjobs.desk.insight.formatting import status_word
 from cronjobs.desk.store import listing
 from cronjobs.desk.store.listing import Filter
 from cronjobs.engine.command import printing

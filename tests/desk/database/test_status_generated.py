@@ -18,11 +18,11 @@ from sqlalchemy import Connection, Table, delete, insert, select, text
 from support.postgres import OWNER
 from support.yard import MINUTE, START
 
-from cronjobs.desk.cli.output import Times
 from cronjobs.desk.cli.status_json import status_object
 from cronjobs.desk.cli.status_lines import head_lines, work_lines
 from cronjobs.desk.insight import watched
 from cronjobs.desk.insight.findings import troubles
+from cronjobs.desk.insight.formatting import Times
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.judged_types import JudgedTypes, judged_types, unknown_schedules

@@ -16,6 +16,7 @@ from support.project import Project
 
 from cronjobs import events
 from cronjobs.desk.cli import output as show
+from cronjobs.desk.insight.formatting import safe
 from cronjobs.engine.command.printing import complain, echo, echo_json, json_text
 from cronjobs.engine.config.load import load
 from cronjobs.engine.database.address import parse_url
@@ -318,7 +319,7 @@ def test_each_way_out_masks_by_itself(capsys: pytest.CaptureFixture[str], tmp_pa
     show.write([secret])
     show.write([json_text({secret: secret})])
     assert "c4n4ry" not in json_text({secret: secret})
-    assert show.safe(secret, 8) == "***"  # before it is cut
+    assert safe(secret, 8) == "***"  # before it is cut
     assert show.block(secret, "") == ["***"]
     Log(tmp_path / "log").write(events.Event("job.dead", {"error": secret}))
     said = capsys.readouterr()
