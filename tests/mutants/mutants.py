@@ -2708,4 +2708,11 @@ MUTANTS = (
         "busy_schedules(connection, names, None)",
         ("tests/desk/database/test_unknown_types.py::test_a_type_that_breaks_for_some_minutes",),
     ),
+    Mutant(
+        "a tick imports later modules from the release to which a link was moved",
+        "cronjobs/engine/config/import_path.py",
+        "in map(os.path.realpath, (*",
+        "in map(str, (*",
+        ("tests/engine/process/test_working_folder.py",),
+    ),
 )

@@ -22,7 +22,9 @@ MODULE: Final = "DJANGO_SETTINGS_MODULE"
 
 
 def prepare_imports(settings: Settings) -> None:
-    """Set the file's environment variables, and put its folders on the import path.
+    """Set the file's environment variables, and put its folders on the import path, without links.
+
+    If a deploy moves a link to the next release, this process goes on with the modules of its own release.
 
     Every command that runs user code calls this first. Raises UntrustedFiles if the process runs as root and an
     untrusted user may have written some of that code.
@@ -31,9 +33,9 @@ def prepare_imports(settings: Settings) -> None:
     if os.geteuid() == 0:
         _watched.by(settings, os.environ)
     os.environ.update(variables(settings, os.environ))
-    for folder in (*reversed(settings.python_path), settings.folder):
-        if str(folder) not in sys.path:
-            sys.path.insert(0, str(folder))
+    for folder in map(os.path.realpath, (*reversed(settings.python_path), settings.folder)):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
 
 
 def variables(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:

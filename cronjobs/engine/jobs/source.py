@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +26,8 @@ def source_hash(settings: Settings) -> str:
     """
     packages = {handler.handler.__module__.partition(".")[0] for handler in registered().values()} - {"cronjobs"}
     packages |= {module.partition(".")[0] for module in settings.imports}
-    folders = tuple(f"{folder}/" for folder in (settings.folder, *settings.python_path))
+    theirs = (settings.folder, *settings.python_path)
+    folders = tuple(f"{folder}/" for folder in (*theirs, *map(os.path.realpath, theirs)))
     total = blake2b(__version__.encode(), digest_size=16)
     for name, module in sorted(sys.modules.copy().items()):
         file = _file(module)
