@@ -111,8 +111,9 @@ def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
             )
         else:
             sentences.append(
-                f"The ledger should have a row for {_it(facts)} but has none: every occurrence up to "
-                f"{times.dated(facts.settled_until or facts.last_for)} is settled."
+                "Ticks have settled this schedule's occurrences up to "
+                f"{times.dated(facts.settled_until or facts.last_for)}, so the ledger should have a row for "
+                f"{_it(facts)}, but it has none."
             )
         sentences += _grace(facts, times)
     if facts.due_by is not None:
@@ -443,8 +444,9 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     if facts.first_for > now:
         sentences = [f"It is due in {rough(facts.first_for - now)}."]
         if brake is not None:
-            then = "is skipped" if brake.skip else f"is held back, and when the pause ends, {_decides(facts)}"
-            sentences.append(f"Now {pause(brake, times)}: what comes due meanwhile {then}.")
+            they_are = "it is" if facts.count == 1 else "they are"
+            then = "skipped" if brake.skip else f"held back, and when the pause ends, {_decides(facts)}"
+            sentences += [f"{capital(pause(brake, times))}.", f"If the pause lasts until then, {they_are} {then}."]
     elif brake is not None and _holds(brake, facts):
         held = "is held back" if facts.count == 1 else "are held back"
         them = "it" if facts.count == 1 else "they"
@@ -606,7 +608,7 @@ def _standing(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         sentences.append(f"The schedule now has the timing {timing}, applied on {_applied(after, times)}. {coming}")
     if now.pause is not None and now.pause != facts.pause:
         then = "skipped" if now.pause.skip else "held back"
-        sentences.append(f"Now {pause(now.pause, times)}: what comes due meanwhile is {then}.")
+        sentences += [f"{capital(pause(now.pause, times))}.", f"What comes due during the pause is {then}."]
     return sentences
 
 

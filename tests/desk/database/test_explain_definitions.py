@@ -187,11 +187,8 @@ def test_without_a_time_a_changed_definition_and_a_pause_are_named(
     )
     assert world.ask("s").steady[-1] == changed
     brake(world, "pause", "s", "--skip", monkeypatch=monkeypatch)
-    paused = (
-        "Now the schedule has been paused by ada since 08:07:02, until someone resumes it: what comes due meanwhile is "
-        "skipped."
-    )
-    assert world.ask("s").steady[-2:] == [changed, paused]
+    paused = "The schedule has been paused by ada since 08:07:02, until someone resumes it."
+    assert world.ask("s").steady[-3:] == [changed, paused, "What comes due during the pause is skipped."]
     assert world.ask("s", "--at", "08:05").steady[-1].startswith("Attempt 1 succeeded")
 
 
@@ -517,7 +514,8 @@ def test_a_hole_in_the_ledger_is_called_one(world: World) -> None:
         connection.execute(tables.occurrences.delete())  # which no tick does
     told = world.ask("nightly-report", "--at", "02:15")
     assert told.verdict == "unknown"
-    assert "The ledger should have a row for it but has none: every occurrence up to" in told
+    assert "Ticks have settled this schedule's occurrences up to" in told
+    assert ", so the ledger should have a row for it, but it has none." in told
 
 
 def test_what_a_wrong_clock_wrote_does_not_speak_for_what_is_to_come(world: World) -> None:
