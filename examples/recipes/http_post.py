@@ -1,4 +1,4 @@
-"""One POST inside an effect, for webhook.py and payment.py. It decides whether an answer means done, later or never."""
+"""One POST inside an effect, for the other recipes. It decides whether an answer means done, later or never."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ def post(
     effect: Effect,
     timeout_s: float,
     also: Collection[int] = (),
+    did_nothing: Collection[int] = DID_NOTHING,
 ) -> tuple[int, bytes]:
     """POST *body* as JSON. If the answer is 2xx or in *also*, return its status and body.
 
     For a status in *also*, return only the first 200 bytes of the body. For any other answer, raise RetryLater or
     GiveUp.
 
-    If the answer says that nothing was done, this calls ``effect.did_nothing()``. After a 5xx or no answer, the effect
-    stays unknown. The function connects once and does not retry, so the effect may be a ``single_call``.
+    If the answer says that nothing was done, this calls ``effect.did_nothing()``. Of the statuses that are retried,
+    those in *did_nothing* say so. After any other of them, or without an answer, the effect stays unknown. The function
+    connects once and does not retry, so the effect may be a ``single_call``.
 
     RetryLater uses up a try, so the job dies at some time if the receiver never recovers. If a receiver's 429s alone
     could use up all tries, raise Snooze for 429s and set your own limit. "A 429 with Retry-After" in
@@ -58,7 +60,7 @@ def post(
             return refusal.code, start
         said = f"{url} said {refusal.code}: {start.decode(errors='replace')}"
         later = refusal.code >= 500 or refusal.code in LATER
-        if not later or refusal.code in DID_NOTHING:
+        if not later or refusal.code in did_nothing:
             effect.did_nothing()
         if later:
             raise RetryLater(said, after=wait_s(refusal.headers)) from None

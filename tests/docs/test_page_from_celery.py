@@ -8,8 +8,11 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.databases import opened
+from support.django_project import django_project
 from support.pages import Page
 from support.project import BARE, Project
 
@@ -17,13 +20,15 @@ import cronjobs
 from cronjobs import Context, RetryPolicy
 from cronjobs.engine.config.load import load
 from cronjobs.engine.crontime.timing import timing
+from cronjobs.testing import create_tables, drain
 
 PAGE = Page("docs/tutorials/from-celery.md")
+TABLES = ("Calls", "In the task", "Beat", "At the command line")
 pytestmark = pytest.mark.either
 
 
 def test_every_block_is_executed_here() -> None:
-    assert PAGE.counts() == {"text": 1, "python": 2, "yaml": 1}  # text: Celery's own
+    assert PAGE.counts() == {"text": 2, "python": 3, "yaml": 1}  # text: Celery's own
     assert PAGE.dead_links() == []
 
 
@@ -56,6 +61,25 @@ def test_a_busy_provider_is_asked_again_after_90_seconds(project: Project) -> No
     assert job["run_at"] - run["finished_at"] == pytest.approx(timedelta(seconds=90), abs=timedelta(seconds=2))
 
 
+def test_a_shared_task_of_django_becomes_a_handler(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/cronjobs.db"
+    with opened(url) as database, database.write() as connection:
+        create_tables(connection)
+    with django_project(url, EMAIL_BACKEND="django.core.mail.backends.locmem.EmailBackend"):
+        from django.core import mail  # type: ignore[import-untyped]
+        from django.db import connection as djangos  # type: ignore[import-untyped]
+        from django.db import transaction
+
+        mail.outbox = []
+        shop: dict[str, Any] = {}
+        exec(compile(PAGE.block("python", "# shop/jobs.py"), str(PAGE), "exec"), shop)
+        shop["pay"](42)
+        with transaction.atomic():
+            [ran] = drain(djangos, raise_errors=True).succeeded
+        assert ran.job_type == "shop.thank"
+        assert [sent.body for sent in mail.outbox] == ["We have your order 42."]
+
+
 def test_the_schedules_are_due_as_beat_had_them(project: Project) -> None:
     environ = {"DATABASE_URL": project.url}
     schedules = load(project.folder / "cronjobs.yaml", environ=environ).schedules
@@ -69,7 +93,7 @@ def test_the_schedules_are_due_as_beat_had_them(project: Project) -> None:
 
 
 def test_what_the_tables_name_exists() -> None:
-    text = "".join(row["cronjobs"] for name in ("Calls", "In the task", "Beat") for row in PAGE.table(name))
+    text = "".join(row["cronjobs"] for name in TABLES for row in PAGE.table(name))
     called = set(re.findall(r"(?<![\w.])(\w+)\(", text)) - {"group"}
     assert called == {"enqueue", "enqueue_many", "find", "wait", "cancel", "RetryPolicy", "GiveUp", "RetryLater"} | {
         "check" for _ in re.findall(r"(?<![\w.])check\(", text)

@@ -42,7 +42,7 @@ PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
 
 
 def test_every_block_is_a_file_of_a_project_that_is_run() -> None:
-    assert PAGE.counts() == {"python": 17, "yaml": 1, "console": 1}
+    assert PAGE.counts() == {"python": 19, "yaml": 1, "console": 1}
     unnamed = [block.text for block in PAGE.blocks() if block.language != "console" and not NAMED.match(block.text)]
     assert unnamed == []
     assert PAGE.dead_links() == []
@@ -85,3 +85,52 @@ def test_the_django_project_passes_its_own_tests(tmp_path: Path, app_url: str) -
     command = PAGE.block("console", "django test").removeprefix("$ DJANGO_SETTINGS_MODULE=settings python ")
     told = run(tmp_path, *command.split(), DATABASE_URL=app_url, DJANGO_SETTINGS_MODULE="settings")
     assert "Ran 2 tests" in told
+
+
+# What pytest-django does with a test that has ``db``, or the mark ``django_db(transaction=True)``. The tests do not
+# install pytest-django, because its plugin would be loaded into all of them.
+LIKE_PYTEST_DJANGO = """
+import django, pytest
+
+django.setup()
+
+from django.db import transaction
+from django.test import Client
+from django.test.utils import setup_databases
+
+
+@pytest.fixture(scope="session")
+def databases():
+    setup_databases(0, False)
+
+
+@pytest.fixture
+def db(databases):
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
+
+
+@pytest.fixture(autouse=True)
+def marked(request):
+    if request.node.get_closest_marker("django_db"):
+        request.getfixturevalue("databases")
+
+
+@pytest.fixture
+def client():
+    return Client()
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "django_db(transaction)")
+"""
+
+
+@pytest.mark.slow
+def test_the_tests_for_pytest_django_pass(tmp_path: Path) -> None:
+    write(tmp_path, "Django", "pytest-django")
+    (tmp_path / "orders/__init__.py").touch()
+    (tmp_path / "like_pytest_django.py").write_text(LIKE_PYTEST_DJANGO)
+    env = {"DATABASE_URL": "sqlite:///orders.db", "DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": "."}
+    assert "2 passed" in run(tmp_path, *PYTEST, "-p", "like_pytest_django", "test_orders.py", **env)

@@ -145,6 +145,71 @@ def test_an_email_whose_sender_died_waits_for_a_person(
     assert mail.mailbox == [MESSAGE_ID]
 
 
+# --- an order at a partner without keys -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def partner(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
+    with web_server(lambda _: (201, {}, {"id": "A-1"})) as web:
+        monkeypatch.setenv("PARTNER_URL", web.url)
+        yield web
+
+
+@pytest.fixture
+def order(jobs: Jobs, partner: WebServer) -> Work:
+    return Work(jobs, recipe("partner").place_order, order_id=7, items=[{"sku": "x"}])
+
+
+def test_an_order_is_placed_once(order: Work, partner: WebServer) -> None:
+    assert order.attempt() == order.attempt() == {"partner_id": "A-1"}
+    [call] = partner.calls
+    assert (call.path, call.body) == ("/orders", {"reference": "partner-order:7", "items": [{"sku": "x"}]})
+
+
+@ON_SQLITE
+@pytest.mark.parametrize(("status", "raised"), [(429, RetryLater), (503, RetryLater), (422, GiveUp), (302, GiveUp)])
+def test_an_answer_that_says_that_no_order_was_placed_lets_the_next_attempt_place_it(
+    order: Work, partner: WebServer, status: int, raised: type[Exception]
+) -> None:
+    partner.answers = [(status, {"Retry-After": "60"}, {})]
+    with pytest.raises(raised):
+        order.attempt()
+    assert order.states() == {}
+    assert order.attempt() == {"partner_id": "A-1"}
+
+
+@ON_SQLITE
+@pytest.mark.parametrize("answer", [(500, {}, {}), (502, {}, {}), (504, {}, {}), (408, {}, {}), None])
+def test_an_order_of_which_nobody_knows_whether_it_was_placed_waits_for_a_person(
+    order: Work, partner: WebServer, answer: Any
+) -> None:
+    partner.answers = [answer]
+    with pytest.raises(RetryLater):
+        order.attempt()
+    with pytest.raises(EffectUnknown, match="cronjobs effects settle partner-order:7 done"):
+        order.attempt()
+    assert len(partner.calls) == 1
+
+
+@ON_SQLITE
+def test_without_a_connection_to_the_partner_no_order_was_placed(order: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("PARTNER_URL", "http://127.0.0.1:1")
+        with pytest.raises(RetryLater):
+            order.attempt()
+    assert order.states() == {}
+    assert order.attempt() == {"partner_id": "A-1"}
+
+
+def test_an_order_whose_runner_died_waits_for_a_person(
+    order: Work, partner: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order.attempt_that_dies(monkeypatch)
+    with pytest.raises(EffectUnknown):
+        order.attempt()
+    assert len(partner.calls) == 1
+
+
 # --- webhook ----------------------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from cronjobs.contrib.django.instants import from_djangos, zone_name
 from cronjobs.contrib.django.models import JobModel, JobRunModel, OccurrenceModel, ScheduleModel
 from cronjobs.desk.insight.explain_named import explain_id
 from cronjobs.desk.insight.formatting import LocalTimes, on_the_clock, tries
+from cronjobs.desk.insight.stopped_jobs import SETTLE_FIRST, settling, stopped_jobs
 from cronjobs.engine.config.django_project import config_file, database_url
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
@@ -42,6 +43,7 @@ from cronjobs.text import clean, one_line, visible
 MOST_COUNTED: Final = 10_000  # lists stop counting at this many rows, because counting ten million rows takes seconds
 RECENT: Final = 1000  # filters offer the types and queues of this many newest jobs
 ATTEMPTS: Final = 20
+STOPPED_SHOWN: Final = 5  # say for this many jobs which effect has stopped them, and count the rest
 LONGEST: Final = 20_000  # a longer value is cut to this many characters
 
 
@@ -218,16 +220,19 @@ class JobAdmin(ReadOnlyAdmin):
         act = OperatorAction(name, actor, Identity.here().host, None)
         chosen = list(queryset.order_by("id").values_list("id", flat=True))
         changed, asked = 0, 0
+        stopped: dict[int, str] = {}
         for begin in range(0, len(chosen), BATCH):
             try:
                 with transaction.atomic(using=jobs_alias()), ours() as connection:
-                    found = write(connection, chosen[begin : begin + BATCH], act)
+                    batch = chosen[begin : begin + BATCH]
+                    stopped |= stopped_jobs(connection, batch) if name == "retry" else {}
+                    found = write(connection, [each for each in batch if each not in stopped], act)
             except DBAPIError as error:  # for example, the role of DATABASES may only read
                 why = as_database_error(parse_url(database_url()), error)
                 self.message_user(request, f"{why} ({changed + asked} of {len(chosen)} were changed)", ERROR)
                 return
             changed, asked = changed + len(found.done), asked + len(found.asked)
-        left = len(chosen) - changed - asked
+        left = len(chosen) - changed - asked - len(stopped)
         words = [f"{changed} {done}"]
         words += [f"{asked} running and asked to stop"] if asked else []
         words += (
@@ -235,7 +240,14 @@ class JobAdmin(ReadOnlyAdmin):
             if left
             else []
         )
-        self.message_user(request, "; ".join(words), WARNING if left else SUCCESS)
+        words += [
+            f'job {job_id} unchanged: {SETTLE_FIRST}: find out, then type "{settling(key)}" (or not-done)'
+            for job_id, key in [*stopped.items()][:STOPPED_SHOWN]
+        ]
+        if len(stopped) > STOPPED_SHOWN:
+            words.append(f"{len(stopped) - STOPPED_SHOWN:,} more jobs unchanged, which unknown effects stopped")
+        said = masking.hide("; ".join(words))
+        self.message_user(request, said, WARNING if left or stopped else SUCCESS)
 
 
 @admin.register(ScheduleModel)

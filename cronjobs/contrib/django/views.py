@@ -92,16 +92,23 @@ def pages(
                 answer[name] = value
         return answer
 
-    return csrf_exempt(show)
+    view = csrf_exempt(show)
+    view.may_see = may_see  # the admin's index asks this before it links to the pages
+    return view
+
+
+def resolved(address: str, request: Any) -> Any:
+    """Return Django's match for *address*, which begins with the script prefix. Raises Resolver404."""
+    path = address.partition("?")[0].removeprefix(get_script_prefix())
+    return resolve(f"/{path}", getattr(request, "urlconf", None))
 
 
 def _login(request: Any) -> str:
     """Return LOGIN_URL, or the admin's login if LOGIN_URL does not resolve."""
-    prefix = get_script_prefix()
     try:
         place = str(resolve_url(settings.LOGIN_URL))
-        if place.startswith(prefix):  # only a URL of this site can be resolved
-            resolve("/" + place.partition("?")[0].removeprefix(prefix), getattr(request, "urlconf", None))
+        if place.startswith(get_script_prefix()):  # only a URL of this site can be resolved
+            resolved(place, request)
     except (NoReverseMatch, Resolver404):
         try:
             return str(reverse("admin:login"))
@@ -111,11 +118,18 @@ def _login(request: Any) -> str:
 
 
 def _mounted(connect: Connect | None, may_see: Asked, may_act: Asked, config: str | Path | None) -> Any:
-    def viewer(environ: Any) -> str | None:
-        request = environ[REQUEST]
-        return str(request.user.get_username()) if may_see(request) else None
+    mounted = needed("cronjobs.contrib.web.mounted", "the view")
+    security = needed("cronjobs.contrib.web.security", "the view")
+    needs = " In Django's admin, give the user the permission cronjobs.view_jobmodel, and staff status."
 
-    made = needed("cronjobs.contrib.web.mounted", "the view").app(
+    def viewer(environ: Any) -> str:
+        request = environ[REQUEST]
+        name = str(request.user.get_username())
+        if not may_see(request):  # the view has redirected everybody who is not logged in
+            raise security.Forbidden(f"{name} may not see these pages.{needs if may_see is may_view_jobs else ''}")
+        return name
+
+    made = mounted.app(
         connect,
         viewer=viewer,
         may_act=lambda environ: may_act(environ[REQUEST]),

@@ -18,6 +18,7 @@ from cronjobs.desk.insight.finding import together
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.releasing import Holders
+from cronjobs.desk.insight.stopped_jobs import stopped_jobs
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.schedules.backfill import find, trigger
@@ -60,6 +61,8 @@ class Act:
         return ACTIONS[action](self, **arguments)
 
     def _change(self, job_id: int, verb: str) -> Done:
+        if verb == "retry" and stopped_jobs(self.connection, [job_id]):
+            return Done(f"/jobs/{job_id}", "unsettled")
         change, done = CHANGES[verb]
         changed = change(self.connection, [job_id], OperatorAction(verb, self.actor, self.host, self.why))
         said = "asked" if changed.asked else "unchanged"

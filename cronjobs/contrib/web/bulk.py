@@ -22,6 +22,7 @@ from cronjobs.contrib.web.bounded_search import Bulk
 from cronjobs.contrib.web.project import Doors
 from cronjobs.desk.insight.formatting import Times
 from cronjobs.desk.insight.searching import search
+from cronjobs.desk.insight.stopped_jobs import stopped_jobs
 from cronjobs.desk.store.listing import Filter
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.store import operating
@@ -41,7 +42,8 @@ CHANGES: Final[Mapping[str, tuple[Callable[..., Changed], str]]] = {
     "dismiss": (operating.dismiss, "dismissed"),
 }
 MEANS: Final = {
-    "retry": "Each job is queued again and due now, with all its tries. Its history stays.",
+    "retry": "Each job is queued again and due now, with all its tries. Its history stays. A job that an unknown "
+    "effect has stopped stays dead until somebody settles the effect.",
     "cancel": "Waiting jobs are cancelled at once and never run. Running jobs are asked to stop at their runner's "
     "next heartbeat, within a quarter of their lease.",
     "dismiss": "Dismissed jobs stay dead and are no longer reported. You can still retry them.",
@@ -136,5 +138,6 @@ def do_step(doors: Doors, settings: Settings, actor: str, host: str, given: Mapp
         batch = chosen.ids[begin : begin + BATCH]
         with doors.write() as connection:
             require_ours(connection, settings)
-            CHANGES[verb][0](connection, batch, act)
+            stopped = stopped_jobs(connection, batch) if verb == "retry" else {}
+            CHANGES[verb][0](connection, [each for each in batch if each not in stopped], act)
     return replace(step, below=chosen.below)

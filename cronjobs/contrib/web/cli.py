@@ -67,7 +67,9 @@ def web(
         raise UsageError("--behind-proxy needs --allow-host: the host name that browsers use for the proxy")
     with jobs_database(source, only_database=True) as (settings, database):
         known_types(settings)
-        current = Current(settings, partial(load_settings, source, only_database=True))
+        # If the file goes away, report that, instead of showing what exec recorded without a project.
+        again = partial(load_settings, source, only_database=True, without_project=settings.without_project)
+        current = Current(settings, again)
         names = [name.lower() for name in allow_host or ()]
         access = LinkAccess(operator(), names, "", may_act=actions)
         application: Any = Application(current, OwnDatabase(database), access, Identity.here().host)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
@@ -15,7 +15,9 @@ from cronjobs.desk.store.reading import only_reading
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes, assembled
-from cronjobs.errors import CronjobsError
+from cronjobs.errors import ConfigError, CronjobsError, Problem
+
+Stamp = tuple[int, int, int] | None
 
 
 class Doors(Protocol):
@@ -81,37 +83,50 @@ class AppConnections:
 class Current:
     """The current settings and job types.
 
-    After the configuration file has changed, the settings and the job types are read again.
+    The configuration is read again after one of its files has changed or gone, and before each page while ticks refuse
+    it. If it cannot be read at all, the earlier settings stay, and the faults become their ``problems``, so that the
+    pages report what "cronjobs status" prints.
 
-    If the file cannot be read, the settings stay as they were. The job types are those in the file, and those that this
-    process has imported. To judge whether a due job can run, the pages use the job types that ticks have recorded.
+    The job types are those in the file, and those that this process has imported. To judge whether a due job can run,
+    the pages use the job types that ticks have recorded.
     """
 
     settings: Settings
     reload: Callable[[], Settings] | None = None
-    _read: tuple[int, int] | None = None
+    _read: dict[Path, Stamp] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def __post_init__(self) -> None:
-        self._read = _stamp(self.settings.file)
+        self._read = _stamps(self.settings)
         self._types = assembled(self.settings, [])
 
     def now(self) -> tuple[Settings, JobTypes]:
         with self._lock:
-            stamp = _stamp(self.settings.file)
-            if self.reload is not None and stamp is not None and stamp != self._read:
-                self._read = stamp
-                try:
-                    self.settings = self.reload()
-                except CronjobsError:
-                    pass  # the file is incomplete or broken; "cronjobs check" reports why
+            stamps = _stamps(self.settings)
+            if self.reload is not None and (self.settings.broken or stamps != self._read):
+                self.settings = _read_again(self.settings, self.reload)
+                # Keep the stamps from before the reading, because the file may have changed since then.
+                self._read = _stamps(self.settings) | stamps
                 self._types = assembled(self.settings, [])
             return self.settings, self._types
 
 
-def _stamp(file: Path) -> tuple[int, int] | None:
+def _read_again(before: Settings, reload: Callable[[], Settings]) -> Settings:
+    try:
+        return reload()
+    except CronjobsError as error:
+        fault = Problem(str(before.file), 0, 0, "", str(error))
+        problems = error.problems if isinstance(error, ConfigError) else (fault,)
+        return replace(before, broken=True, problems=tuple(problems))
+
+
+def _stamps(settings: Settings) -> dict[Path, Stamp]:
+    return {file: _stamp(file) for file in (settings.file, *settings.contents)}
+
+
+def _stamp(file: Path) -> Stamp:
     try:
         found = file.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size  # only the ctime shows a change of the permissions

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from cronjobs.contrib.web.security import Visitor
 from cronjobs.contrib.web.templating import rendered
 from cronjobs.desk.insight.formatting import Times, safe
+from cronjobs.desk.insight.stopped_jobs import SETTLE_FIRST
 from cronjobs.engine.config.settings import Settings
 
 PAGES: Final = {"/": "Overview", "/jobs": "Jobs", "/types": "Job types", "/queues": "Queues", "/hosts": "Hosts"}
@@ -29,6 +30,7 @@ SAID: Final = {
     "unchanged": (
         "Nothing was changed: the job's state has changed in the meantime, or another session has locked the job."
     ),
+    "unsettled": f"Nothing was changed: {SETTLE_FIRST}.",
     "paused": "The pause is in force.",
     "resumed": "The pause is over. The next tick settles the occurrences that the pause held back.",
     "not_paused": "There was no pause to end.",

@@ -27,7 +27,6 @@ from cronjobs.desk.insight.explain_facts import (
     TypeFacts,
     plain,
 )
-from cronjobs.desk.insight.explain_obstacles import settling
 from cronjobs.desk.insight.explain_phrases import (
     between,
     capital,
@@ -45,6 +44,7 @@ from cronjobs.desk.insight.explain_phrases import (
 from cronjobs.desk.insight.formatting import LocalTimes, long_jobs_off
 from cronjobs.desk.insight.judged_types import MENDED_OR_ENVIRONMENT
 from cronjobs.desk.insight.kept_from_starting import did_not_start
+from cronjobs.desk.insight.stopped_jobs import settling
 from cronjobs.desk.rules.tick_rows import no_end
 from cronjobs.engine.rules.concurrency import in_the_past
 from cronjobs.engine.rules.ending import GAVE_UP

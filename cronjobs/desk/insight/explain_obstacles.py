@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.explain_facts import AttemptFacts, AwaitedJob, JobFacts, JobsAhead, OnlyElsewhere
+from cronjobs.desk.insight.explain_facts import AwaitedJob, JobFacts, JobsAhead, OnlyElsewhere
+from cronjobs.desk.insight.stopped_jobs import unsettled_effect
 from cronjobs.desk.insight.waiting import LateGroup, stranded
 from cronjobs.desk.insight.watched import ticking
 from cronjobs.desk.store import explaining
@@ -27,11 +27,7 @@ from cronjobs.engine.store.job_types import present_types, remembered
 from cronjobs.engine.store.not_started import COUNTED, lanes_due
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import last_ticks
-from cronjobs.errors import EffectUnknown
 from cronjobs.model import Status
-from cronjobs.text import one_line
-
-_BEFORE, _AFTER = str(EffectUnknown("KEY")).split("KEY")
 
 
 def with_obstacles(
@@ -40,7 +36,8 @@ def with_obstacles(
     """Return *job* with the reasons why it does not start."""
     if job.status == Status.DEAD:
         # Name the effect of which the job died, or else another effect of the job with an unknown outcome.
-        reported = _reported_as_unknown(connection, job.attempts[-1]) if job.attempts else None
+        last = job.attempts[-1] if job.attempts else None
+        reported = None if last is None else unsettled_effect(connection, last.error_type, last.error)
         return replace(job, unsettled=reported or unknown_of(connection, [job.id]).get(job.id))
     if job.status in (Status.QUEUED, Status.FAILED, Status.CANCELLED) and job.attempt:
         job = replace(job, unsettled=unknown_of(connection, [job.id]).get(job.id))
@@ -98,21 +95,3 @@ def _ahead(
             better += could
             more |= lane.count > len(lane.rows)
     return JobsAhead(better, earlier, more) if better or earlier else None
-
-
-def _reported_as_unknown(connection: Connection, attempt: AttemptFacts) -> str | None:
-    """Return the key of the effect that the attempt's error reports as unknown, unless someone has settled it."""
-    said = attempt.error or ""
-    quoted, done, _ = said.removeprefix(_BEFORE).rpartition(_AFTER)
-    if attempt.error_type != EffectUnknown.__name__ or not (said.startswith(_BEFORE) and done):
-        return None
-    try:
-        [key] = shlex.split(quoted)
-    except ValueError:
-        return None
-    return key if explaining.is_unsettled(connection, key) else None
-
-
-def settling(key: str) -> str:
-    """Return the command that settles an effect as done. The caller appends the alternative, "(or not-done)"."""
-    return one_line(f"cronjobs effects settle {shlex.quote(key)} done", 600)

@@ -12,7 +12,12 @@ from cronjobs.desk.insight.finding import Covered, Finding, Severity, for_the_fi
 from cronjobs.desk.insight.formatting import host_of
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.judged_types import MENDED_OR_ENVIRONMENT
-from cronjobs.desk.insight.kept_from_starting import did_not_start, kept_from_starting_here, why_none_starts
+from cronjobs.desk.insight.kept_from_starting import (
+    did_not_start,
+    kept_from_starting_here,
+    others_work,
+    why_none_starts,
+)
 from cronjobs.desk.insight.same_cause import (
     NO_OTHER,
     SameCause,
@@ -183,14 +188,18 @@ def _config(
     types, late = dict(same.hosts.get("", {})), dict(same.entries.get("", {}))
     recorded, hosts = _recorded(dict(as_noted(where, what) for where, what, _ in here), health, at_work)
     closed = {limit.prefix: jobs for limit, jobs in health.limited.items() if limit.most == 0}
-    refused = settings.broken and bool(why_none_starts(settings, health.ticking(settings.run.every)))
+    ticking = health.ticking(settings.run.every)
+    refused = settings.broken and bool(why_none_starts(settings, ticking))
+    # Ticks refuse the file that is or was here, even if none has tried since the file broke.
+    useless = settings.broken and settings.file in settings.contents and not others_work(settings, ticking)
     for wheres, what, text in _together(here):
         its = {name: types.pop(name) for name, causes in list(types.items()) if not {*causes}.isdisjoint(wheres)}
         held = sum(closed.pop(prefix) for prefix in list(closed) if any(_names_limit(w, prefix) for w in wheres))
-        stops_all = refused and text in map(str, settings.problems)
-        if stops_all:
+        stops_all = (refused or useless) and text in map(str, settings.problems)
+        if stops_all and refused:
             held = sum(queue.due for queue in (*health.queues.values(), health.others) if not queue.paused)
-            refused = False  # say so once
+        if stops_all:
+            refused = useless = False  # say so once
         stuck = {name: late.pop(name) for name in list(late) if names_schedule(wheres, name)}
         began = _recorded_since(wheres[0], what, health, at_work)
         since, newest = min(stuck.values(), default=began), max(stuck.values(), default=began)

@@ -35,6 +35,7 @@ from cronjobs.engine.store.released_keys import KEY_OWNER
 from cronjobs.engine.store.schedules import SCHEDULE_COLUMNS, StoredSchedule
 from cronjobs.engine.store.shown_columns import columns_shown
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, group, run
+from cronjobs.text import ERROR_LIMIT
 
 TICKS_READ = 200
 LONGEST_TICK = timedelta(minutes=15)  # a tick may have begun up to this long before it made a decision
@@ -148,6 +149,13 @@ def is_unsettled(connection: Connection, effect_key: str) -> bool:
     """Return whether an effect was begun, and neither its attempt nor a person has recorded it as done."""
     statement = f"SELECT 1 FROM {EFFECTS} e WHERE e.key = :key AND e.state <> 'recorded'"
     return run(connection, statement, key=effect_key).first() is not None
+
+
+def stopped_by_effects(connection: Connection, ids: Collection[int]) -> Sequence[Row[Any]]:
+    """Return the dead jobs among *ids* that died of an EffectUnknown: id, ``error_type`` and ``last_error``."""
+    statement = f"""SELECT j.id, j.error_type, substr(j.last_error, 1, {ERROR_LIMIT}) AS last_error FROM {JOBS} j
+      WHERE j.id {AMONG_IDS} AND j.status = 'dead' AND j.error_type = 'EffectUnknown'"""
+    return run(connection, statement, ids=sorted(ids)).all()
 
 
 def job_of_key(connection: Connection, key: str) -> int | None:

@@ -14,7 +14,7 @@ from django.contrib.messages.storage.fallback import FallbackStorage  # type: ig
 from django.core.exceptions import PermissionDenied  # type: ignore[import-untyped]
 from django.core.management import call_command  # type: ignore[import-untyped]
 from django.test import RequestFactory, override_settings  # type: ignore[import-untyped]
-from django.urls import clear_url_caches, include, path  # type: ignore[import-untyped]
+from django.urls import clear_url_caches, include, path, re_path  # type: ignore[import-untyped]
 from sqlalchemy import select
 from support.django_project import django_project
 from support.djangos import configured
@@ -24,8 +24,11 @@ from support.postgres import OWNER, READ, as_role
 
 from cronjobs import masking
 from cronjobs.contrib.django.checks import pages_are_reached
+from cronjobs.contrib.django.views import pages
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
+from cronjobs.engine.store import effects as ledger
+from cronjobs.errors import EffectUnknown
 from cronjobs.testing import FakeClock
 
 pytestmark = [pytest.mark.connects_as(OWNER), pytest.mark.filterwarnings("ignore::DeprecationWarning:django")]
@@ -58,7 +61,7 @@ class User:
     get_short_name = get_username
 
 
-ADA, BOB = User("ada", "view", "change"), User("bob", "view")
+ADA, BOB, EVE = User("ada", "view", "change"), User("bob", "view"), User("eve")
 
 
 @pytest.fixture
@@ -284,6 +287,22 @@ def test_retry_and_cancel_are_those_of_the_command_line(site: Any, rows: Rows, d
     ]
 
 
+def test_a_job_that_an_unknown_effect_stopped_is_not_retried_before_somebody_settles_the_effect(
+    site: Any, rows: Rows, database: Database
+) -> None:
+    rows.job(status="dead")
+    rows.job(status="dead", error_type="EffectUnknown", last_error=str(EffectUnknown("invoice:7")))
+    rows.put(tables.effects, key="invoice:7", job_id=2, attempt=1, state="stopped", begun_at=ago(minutes=9))
+    [said] = act(site, ADA, "retry", 1, 2)
+    assert said.startswith("1 queued again; job 2 unchanged: an effect stopped the job, and nobody has recorded")
+    assert said.endswith('then type "cronjobs effects settle invoice:7 done" (or not-done)')
+    assert column(database, "status") == ["queued", "dead"]
+    with database.write() as connection:
+        ledger.settle(connection, "invoice:7", None)
+    assert act(site, ADA, "retry", 2) == ["1 queued again"]
+    assert column(database, "status") == ["queued", "queued"]
+
+
 def test_an_action_that_the_databases_role_may_not_do_is_answered_with_a_sentence(
     site: Any, rows: Rows, database_url: str, tmp_path: Path
 ) -> None:
@@ -375,16 +394,39 @@ def with_pages(*, first: bool) -> None:
     clear_url_caches()
 
 
-def test_the_index_of_the_admin_leads_to_the_pages_if_they_have_an_address(site: Any) -> None:
+def test_the_index_of_the_admin_leads_to_the_pages_if_the_user_may_see_them(site: Any) -> None:
     call_command("migrate", "admin", verbosity=0)  # that page also shows the admin's log
 
-    def index() -> str:
-        return str(site.index(request(ADA), {"user": ADA}).rendered_content)
+    def index(user: User) -> str:
+        return str(site.index(request(user), {"user": user}).rendered_content)
 
-    assert "every schedule's last day" not in index()
+    assert "every schedule's last day" not in index(ADA)
     with_pages(first=True)
-    assert '<a href="/admin/jobs/">Jobs: what is wrong' in index()
-    assert "Site administration" in index()
+    assert '<a href="/admin/jobs/">Jobs: what is wrong' in index(ADA)
+    assert '<a href="/admin/jobs/">Jobs: what is wrong' in index(BOB)
+    assert "Site administration" in index(EVE)
+    assert "every schedule's last day" not in index(EVE)
+    with override_settings(FORCE_SCRIPT_NAME="/shop"):
+        assert "every schedule's last day" not in index(EVE)
+
+
+def test_the_index_of_the_admin_asks_the_rule_of_the_view(site: Any) -> None:
+    call_command("migrate", "admin", verbosity=0)
+    by_name = pages(may_see=lambda request: request.user.get_username() == "eve")
+    urlpatterns.insert(0, re_path(r"^admin/jobs/(?P<path>.*)$", by_name, name="cronjobs"))
+    clear_url_caches()
+    for user, sees in ((EVE, True), (ADA, False)):
+        html = str(site.index(request(user), {"user": user}).rendered_content)
+        assert ("every schedule's last day" in html) is sees
+    assert by_name(request(ADA)).status_code == 403
+
+
+def test_a_user_who_is_logged_in_and_may_not_see_the_pages_is_told_what_is_missing(site: Any) -> None:
+    refused = pages()(request(EVE))
+    assert refused.status_code == 403
+    assert "eve may not see these pages. In Django's admin, give the user the permission" in words(refused)
+    refused = pages(may_see=lambda _: False)(request(EVE))
+    assert words(refused).endswith("eve may not see these pages.")
 
 
 def test_djangos_check_warns_of_pages_behind_the_admin(site: Any) -> None:

@@ -37,7 +37,9 @@ from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.rules.causes import cause_of
+from cronjobs.engine.store import effects as ledger
 from cronjobs.engine.store.quarters import NEVER
+from cronjobs.errors import EffectUnknown
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
@@ -99,6 +101,11 @@ def browser(outside: Browser, access: LinkAccess) -> Browser:
 def everything(database: Database) -> Any:
     with database.read() as connection:
         return {name: connection.execute(select(table)).all() for name, table in tables.metadata.tables.items()}
+
+
+def status_of(database: Database, job_id: int) -> str:
+    with database.read() as connection:
+        return str(connection.execute(select(tables.jobs.c.status).where(tables.jobs.c.id == job_id)).scalar_one())
 
 
 # --- who may look -----------------------------------------------------------------------------------------------------
@@ -392,6 +399,31 @@ def test_a_dead_job_is_dismissed_once(some: Rows, database: Database, browser: B
     [act] = everything(database)["cronjobs_audit"]
     assert (act.action, act.subject, act.actor, act.host, act.why) == ("dismiss", "job 1", "ada", "here", "known")
     assert "dead jobs that nobody" not in browser.get("/").words
+
+
+def test_a_job_that_an_unknown_effect_stopped_is_retried_only_after_somebody_settled_the_effect(
+    some: Rows, database: Database, browser: Browser
+) -> None:
+    stopped = some.job(status="dead", error_type="EffectUnknown", last_error=str(EffectUnknown("invoice:7")))
+    # Another job began this effect.
+    some.put(tables.effects, key="invoice:7", job_id=None, attempt=1, state="stopped", begun_at=ago(minutes=9))
+    shown = browser.get(f"/jobs/{stopped}")
+    assert 'Retry is possible after somebody has typed "cronjobs effects settle invoice:7 done"' in shown.words
+    assert "<button disabled" in shown.body
+    assert f"/jobs/{stopped}/retry" not in shown.body
+    assert f"/jobs/{stopped}/dismiss" in shown.body
+    done = browser.act(f"/jobs/{stopped}", f"/jobs/{stopped}/retry")
+    assert done.header("Location") == f"/jobs/{stopped}?said=unsettled"
+    bulk = browser.get(f"/bulk?verb=retry&job={stopped}")
+    assert "stays dead until somebody settles the effect" in bulk.words
+    fields = dict(re.findall(r'name="(q|as_of|upper|below)" value="([^"]*)"', bulk.body))
+    assert browser.post("/bulk/retry", {"csrf": bulk.csrf, **fields}).status == 303
+    assert status_of(database, stopped) == "dead"
+    with database.write() as connection:
+        ledger.remove(connection, "invoice:7")  # somebody found that the effect did not happen
+    assert f"/jobs/{stopped}/retry" in browser.get(f"/jobs/{stopped}").body
+    browser.act(f"/jobs/{stopped}", f"/jobs/{stopped}/retry")
+    assert status_of(database, stopped) == "queued"
 
 
 def test_only_a_job_whose_runner_is_gone_is_released(some: Rows, database: Database, browser: Browser) -> None:

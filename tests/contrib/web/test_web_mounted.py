@@ -8,6 +8,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -145,6 +146,46 @@ def test_a_configuration_that_is_not_there_is_told_and_tried_again(config: Path,
     assert browser.get("/").status == 503
     away.rename(config)
     assert browser.get("/").status == 200
+
+
+@pytest.mark.parametrize("fault", ["away", "a folder", "not YAML", "an env_file that is away"])
+def test_a_file_that_can_no_longer_be_used_is_a_critical_finding_until_it_can(
+    config: Path, engine: Engine, rows: Rows, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRONJOBS_HOST", "web1")
+    rows.tick("web1", began=datetime.now(UTC))
+    secrets = config.with_name("secrets.env")
+    secrets.write_text("TOKEN=abcdefghijklmnop\n")
+    good = f"env_file: {secrets.name}\n{config.read_text()}"
+    config.write_text(good)
+    pages = app(engine.connect, viewer=viewer, may_act=may_act, config=config)
+    browser = Browser(pages, environ={"REMOTE_USER": "root"})
+    assert "nothing runs with this file" not in browser.get("/").words
+    match fault:
+        case "away":
+            config.unlink()
+            said = "there is no such file"
+        case "a folder":
+            config.unlink()
+            config.mkdir()
+            said = "the file cannot be read: Is a directory"
+        case "not YAML":
+            config.write_text("schedules: [\n")
+            said = "YAML: "
+        case _:
+            secrets.unlink()
+            said = "cannot be read: No such file"
+    shown = browser.get("/").words
+    assert said in shown
+    assert "nothing runs with this file" in shown
+    assert "critical" in shown
+    assert browser.get("/jobs/1").status == 200  # the other pages show what the database has
+    assert browser.act("/jobs/1", "/jobs/1/retry").status == 303
+    if config.is_dir():
+        config.rmdir()
+    secrets.write_text("TOKEN=abcdefghijklmnop\n")
+    config.write_text(good)
+    assert "nothing runs with this file" not in browser.get("/").words
 
 
 def test_a_connection_that_began_a_transaction_is_committed_by_its_owner(

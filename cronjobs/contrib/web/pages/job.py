@@ -18,6 +18,7 @@ from cronjobs.contrib.web.pages.jobs import how_far, is_dismissed
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.explain_named import explain_id
 from cronjobs.desk.insight.missing_job import missing_job
+from cronjobs.desk.insight.stopped_jobs import settling, stopped_jobs
 from cronjobs.desk.store import listing
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.causes import cause_of
@@ -44,12 +45,14 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
     about["sentences"] = [in_lines(each, errors) for each in about["sentences"]]
     payload = view.settings.shown_payload(row.job_type, row.payload, masking.keys_of_meta(row.meta))
     earlier, so_far = _so_far(row)
+    unsettled = stopped_jobs(connection, [job_id]).get(job_id)
     return view.page(
         "job.html",
         **about,
         dismissed=is_dismissed(row),
         cause=_cause(row),
-        verbs=_verbs(row),
+        verbs=[verb for verb in _verbs(row) if verb != "retry" or unsettled is None],
+        settle=None if unsettled is None else settling(unsettled),
         json={
             "payload": _json(payload),
             "meta": _json(row.meta) if row.meta != {} else "",
