@@ -75,6 +75,17 @@ def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
         return Failed(UNREADABLE, _kind(error))
 
 
+def is_success(error: BaseException, attempt: Attempt, clock: Clock) -> bool:
+    """Return whether *error* is the exit of a program that succeeded, ``sys.exit(0)`` or ``sys.exit()``.
+
+    An exit that is the handler's reaction to a request to stop is no success.
+    """
+    if not isinstance(error, SystemExit):
+        return False
+    code = error.code
+    return (code is None or (isinstance(code, int) and code == 0)) and _asked_to_stop(error, attempt, clock) is None
+
+
 def rehearse(attempt: Attempt, clock: Clock) -> Outcome:
     """Judge a made-up error, so that the code that judges errors is loaded before a real error needs it.
 

@@ -41,7 +41,7 @@ def handler(name, **options):
 # --- ends
 
 @handler("end.sys_exit", retry=SOON)
-def _(ctx): sys.exit(0)
+def _(ctx): sys.exit(2)
 
 @handler("end.exit_text", retry=SOON)
 def _(ctx): sys.exit("over and out")
@@ -228,7 +228,7 @@ def waits_s(project: Project, job_id: int) -> float:
 
 def test_whatever_a_handler_raises_is_a_failed_attempt_and_the_pool_survives(project: Project) -> None:
     ends = {
-        "end.sys_exit": ("SystemExit", "0"),
+        "end.sys_exit": ("SystemExit", "SystemExit: 2"),
         "end.exit_text": ("SystemExit", "over and out"),
         "end.interrupt": ("KeyboardInterrupt", "KeyboardInterrupt"),
         "end.rude": ("handlers.Rude", "rude"),
