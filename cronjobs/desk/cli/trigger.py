@@ -20,6 +20,7 @@ from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.schedules import backfill as fill
+from cronjobs.engine.schedules.definition import definition
 from cronjobs.engine.store.queues import paused_scope
 from cronjobs.engine.store.schedules import pauses_in_force
 
@@ -32,7 +33,7 @@ def trigger(
     source: Source,
     schedule: Annotated[
         str,
-        typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="The schedule's name in cronjobs.yaml."),
+        typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="The schedule's name."),
     ],
     force: Annotated[bool, typer.Option("--force", help="Enqueue even if the schedule has an unfinished job.")] = False,
     why: WhyOption = None,
@@ -41,6 +42,7 @@ def trigger(
 ) -> None:
     """Enqueue one job of a schedule now; the next tick runs it.
 
+    The job gets the definition that is in the database: changes of the file count once they are applied.
     The schedule's usual times do not change. If a job of the schedule is unfinished, the command creates no other job.
     With --force, or if the schedule has "overlap: allow", it creates the job anyway. Afterwards the command imports the
     handlers here. It warns if there is no handler for the schedule's type, or if the handler does not take the
@@ -61,6 +63,7 @@ def trigger(
         echo_json({"id": job_id, "schedule": schedule})
     else:
         echo(f"job {job_id} enqueued, due now")
+    _say_unapplied(settings, defined)
     say_paused(paused)
     if by_name:
         complain(f"schedule {schedule} is paused, but this job will run anyway")
@@ -71,7 +74,7 @@ def backfill(
     source: Source,
     schedule: Annotated[
         str,
-        typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="The schedule's name in cronjobs.yaml."),
+        typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="The schedule's name."),
     ],
     first: FromOption,
     last: ToOption,
@@ -117,6 +120,8 @@ def backfill(
             f"--to is later than {until}. Ticks have settled {schedule} only up to then, and will run the later "
             "occurrences themselves"
         )
+    if filling.run:
+        _say_unapplied(settings, defined)
     say_paused(paused)
     if by_name:
         complain(f"schedule {schedule} is paused, but these jobs will run anyway")
@@ -138,6 +143,16 @@ def _in_file(schedule: str, schedules: Collection[str]) -> Iterator[None]:
         if schedule in schedules:
             raise fill.NotYetInForce(schedule) from None
         raise
+
+
+def _say_unapplied(settings: Settings, defined: ScheduleSettings) -> None:
+    """Say so if the file defines the schedule otherwise than *defined*, the definition in the database."""
+    written = settings.schedules.get(defined.name)
+    if written is not None and definition(written) != definition(defined):
+        complain(
+            f"{settings.file.name} defines {defined.name} differently, but is not applied yet, so the applied "
+            "definition was used. To apply the file first: cronjobs sync"
+        )
 
 
 def _print_filling(filling: fill.Filling, schedule: str, timezone: str, *, dry_run: bool) -> None:

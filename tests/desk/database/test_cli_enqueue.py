@@ -337,6 +337,25 @@ def bill(day: int): ...
 """
 
 
+def test_trigger_and_backfill_say_that_the_schedules_definition_in_the_file_is_not_applied(lite: Project) -> None:
+    one, two, other = (
+        f't{n}: {{cron: "* * * * *", job: t.bill, payload: {{day: {day}}}, overlap: allow}}'
+        for n, day in ((1, 1), (2, 1), (1, 2))
+    )
+    lite.write(f"schedules: {{{one}, {two}}}", TYPED)
+    assert lite.call("sync").code == 0
+    assert lite.call("trigger", "t1", "--no-import").err == ""
+    lite.write(f"schedules: {{{other}, {two}}}", TYPED)
+    said = "defines t1 differently, but is not applied yet, so the applied definition was used"
+    assert said in lite.call("trigger", "t1").err
+    now = SYSTEM.now().replace(second=30)
+    span = ("--from", (now - 10 * MINUTE).isoformat(), "--to", (now - 9 * MINUTE).isoformat())
+    assert said in lite.call("backfill", "t1", *span, "--dry-run").err
+    assert lite.call("trigger", "t2", "--no-import").err == ""
+    assert lite.call("sync").code == 0
+    assert lite.call("trigger", "t1", "--no-import").err == ""
+
+
 def test_trigger_and_backfill_say_whether_the_schedules_payload_fits(lite: Project) -> None:
     lite.write('schedules: {s: {cron: "* * * * *", job: t.bill, payload: {day: soon}, overlap: allow}}', TYPED)
     early = lite.call("trigger", "s")
