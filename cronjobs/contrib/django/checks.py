@@ -41,16 +41,16 @@ def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
         theirs = parse_url(ticks.database)
     except (CronjobsError, FieldError):  # "cronjobs check" reports faults in the file
         return []
-    if said := other_module(ticks, getattr(settings, "SETTINGS_MODULE", None)):
-        return [CheckWarning(said, id="cronjobs.W004")]
+    said = other_module(ticks, getattr(settings, "SETTINGS_MODULE", None))
+    found = [CheckWarning(said, id="cronjobs.W004")] if said else []
     if ticks.by_django or _place(theirs) == _place(djangos):
-        return []
+        return found
     said = f"according to {ticks.file.name}, ticks run the jobs in {theirs}, but this project enqueues into {djangos}"
     hint = (
         'Write "database: django" in that file, or name the database of DATABASES that the file uses: '
         'CRONJOBS = {"database": …}'
     )
-    return [CheckWarning(said, hint=hint, id="cronjobs.W001")]
+    return [*found, CheckWarning(said, hint=hint, id="cronjobs.W001")]
 
 
 def _place(address: Address) -> tuple[str, str | None]:

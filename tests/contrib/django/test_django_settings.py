@@ -389,7 +389,13 @@ def test_the_environment_chooses_djangos_settings_as_for_manage_py(site: Path) -
     differ = "DJANGO_SETTINGS_MODULE is prod_settings here and site_settings in cronjobs.yaml"
     told = python(site, "-m", "cronjobs", "check", code=1, **prod)
     assert f"cronjobs.yaml:1:31: env.DJANGO_SETTINGS_MODULE: {differ}" in told
-    assert f"(cronjobs.W004) {differ}" in python(site, "manage.py", "check", **prod)
+    told = python(site, "manage.py", "check", **prod)
+    assert f"(cronjobs.W004) {differ}" in told
+    assert "cronjobs.W001" not in told
+    (site / "cronjobs.yaml").write_text(f"{ENV_LINES[0]}\ndatabase: postgresql://db/shop\n")
+    told = python(site, "manage.py", "check", **prod)
+    assert f"(cronjobs.W004) {differ}" in told
+    assert "(cronjobs.W001) according to cronjobs.yaml, ticks run the jobs in postgresql://db/shop, but this" in told
     (site / "cronjobs.yaml").write_text(
         'env: {DJANGO_SETTINGS_MODULE: "${DJANGO_SETTINGS_MODULE:-site_settings}"}\ndatabase: django\n'
     )
