@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from cronjobs.engine.config.django_project import APP
 from cronjobs.engine.host.files import names_in, read_text
 
 # Packages that are not the app: tests, tools, and names that would clash with ours.
@@ -48,13 +49,14 @@ class DjangoProject:
 
     ``settings`` is the module that manage.py names. ``sqlite`` is the SQLite file beside manage.py that the settings
     use, or None. ``timezone`` is their TIME_ZONE, or None. ``app`` is the folder of the first INSTALLED_APPS entry
-    inside this project, or None.
+    inside this project, or None. ``has_cronjobs`` is whether INSTALLED_APPS lists cronjobs' own app.
     """
 
     settings: str
     sqlite: str | None = None
     timezone: str | None = None
     app: str | None = None
+    has_cronjobs: bool = False
 
 
 def django_project(folder: Path) -> DjangoProject | None:
@@ -65,9 +67,14 @@ def django_project(folder: Path) -> DjangoProject | None:
     written = "\n".join(texts)
     sqlite = _SQLITE_FILE.search(written) if "backends.sqlite3" in written else None
     zones = _TIME_ZONE.findall(written)
-    apps = (_app_folder(folder, name) for text in texts for name in _installed_apps(text))
+    names = [name for text in texts for name in _installed_apps(text)]
+    apps = (_app_folder(folder, name) for name in names)
     return DjangoProject(
-        found[1], sqlite[1] if sqlite else None, zones[-1] if zones else None, next(filter(None, apps), None)
+        found[1],
+        sqlite[1] if sqlite else None,
+        zones[-1] if zones else None,
+        next(filter(None, apps), None),
+        any(name == APP or name.startswith(f"{APP}.") for name in names),
     )
 
 

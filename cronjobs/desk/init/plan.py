@@ -17,6 +17,7 @@ from cronjobs.desk.init.starter import (
     starter_yaml,
 )
 from cronjobs.desk.init.surroundings import DOTENV, DatabaseVariable, Surroundings
+from cronjobs.engine.config.django_project import APP
 from cronjobs.engine.config.sources import DJANGOS
 
 YAML: Final = "cronjobs.yaml"
@@ -241,6 +242,10 @@ def _about_app(around: Surroundings, handlers: str) -> list[str]:
     said = []
     if around.django is not None:
         said.append(f"manage.py: Django is set up with {around.django.settings} before handlers are imported")
+        if not around.django.has_cronjobs:
+            said.append(
+                f'INSTALLED_APPS: to let "manage.py migrate" create the tables, and to see jobs in the admin, add {APP}'
+            )
     if around.package is not None and "/" in handlers:
         other = "" if handlers.endswith(f"/{MODULES[0]}.py") else f', because the module name "{MODULES[0]}" is taken'
         said.append(f"{around.package.path} is the app's package: the first handler is {handlers}{other}")
@@ -303,7 +308,10 @@ def _commands(around: Surroundings, database: JobsDatabase) -> tuple[str, ...]:
         first = "" if around.dotenv is None else f"echo >> {DOTENV}; "
         commands.append(f'{first}echo "{database.variable}=${database.variable}" >> {DOTENV}')
     if not database.is_in_reach:
-        return (*commands, "cronjobs db upgrade", "cronjobs check", "cronjobs crontab install")
+        upgrade = "cronjobs db upgrade"
+        if database.written == DJANGOS and around.django is not None and around.django.has_cronjobs:
+            upgrade = "python manage.py migrate"
+        return (*commands, upgrade, "cronjobs check", "cronjobs crontab install")
     return (*commands, "cronjobs check", "cronjobs run-due", "cronjobs crontab install")
 
 

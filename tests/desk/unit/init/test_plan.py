@@ -176,6 +176,10 @@ def test_django_is_set_up_and_its_settings_name_the_database() -> None:
     assert "# the app's own: the database in Django's settings, db.sqlite3\n" in found.files["cronjobs.yaml"]
     assert not found.makes_tables  # that would import the settings
     assert found.commands[0] == "cronjobs db upgrade"
+    assert any("INSTALLED_APPS" in said for said in found.found)
+    with_app = planned(replace(EMPTY, django=replace(django, has_cronjobs=True)))
+    assert with_app.commands[0] == "python manage.py migrate"
+    assert not any("INSTALLED_APPS" in said for said in with_app.found)
     assert text["imports"] == ["shop.jobs"]
     assert "  with transaction.atomic():" in found.then
     elsewhere = planned(replace(EMPTY, django=replace(django, sqlite=None), has_postgresql_driver=False))

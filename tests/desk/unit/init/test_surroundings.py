@@ -133,6 +133,9 @@ def test_djangos_first_app_is_the_package(tmp_path: Path, settings: str, path: s
         package = look_around(tmp_path / folder, {}).package
         assert package is not None
         assert package.path == path
+        django = look_around(tmp_path / folder, {}).django
+        assert django is not None
+        assert django.has_cronjobs == ("cronjobs.contrib.django" in settings)
 
 
 def test_no_value_of_a_variable_is_among_the_facts(tmp_path: Path) -> None:
