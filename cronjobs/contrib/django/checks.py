@@ -14,8 +14,8 @@ from django.db import DatabaseError, connections, router  # type: ignore[import-
 from django.db.utils import ConnectionDoesNotExist  # type: ignore[import-untyped]
 from django.urls import NoReverseMatch, Resolver404, get_script_prefix, resolve, reverse  # type: ignore[import-untyped]
 
-from cronjobs.contrib.django.connections import VENDORS, in_tests
-from cronjobs.engine.config.django_project import APP, alias, config_file, database_url, other_module
+from cronjobs.contrib.django.connections import VENDORS
+from cronjobs.engine.config.django_project import APP, alias, config_file, database_url, in_tests, other_module
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.reader import FieldError
 from cronjobs.engine.database.address import Address, parse_url

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any, Final, cast
 
 from django.conf import settings  # type: ignore[import-untyped]
-from django.core import mail  # type: ignore[import-untyped]
 from django.db import connections, transaction  # type: ignore[import-untyped]
 from sqlalchemy import Connection
 
@@ -16,11 +15,6 @@ from cronjobs.engine.database.borrowed import by_sqlalchemy
 from cronjobs.engine.database.user_connections import WrappedConnection, texts_decoded
 
 VENDORS: Final = ("postgresql", "sqlite")
-
-
-def in_tests() -> bool:
-    """Whether Django's test runner is active. If so, the tests use a separate database."""
-    return hasattr(mail, "outbox")
 
 
 def jobs_alias() -> str:

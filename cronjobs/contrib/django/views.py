@@ -23,8 +23,8 @@ from django.urls import (  # type: ignore[import-untyped]
 from django.views.decorators.csrf import csrf_exempt  # type: ignore[import-untyped]
 from sqlalchemy import Connection
 
-from cronjobs.contrib.django.connections import in_tests, jobs_alias, ours
-from cronjobs.engine.config.django_project import config_file
+from cronjobs.contrib.django.connections import jobs_alias, ours
+from cronjobs.engine.config.django_project import config_file, in_tests
 from cronjobs.installed import needed
 
 REQUEST: Final = "cronjobs.contrib.django.request"

@@ -64,14 +64,22 @@ def alias(settings: Any) -> str:
     return str(cronjobs_settings(settings).get("database", ALIAS))
 
 
+def in_tests() -> bool:
+    """Whether Django's test runner is active. If so, the tests use a separate database."""
+    return hasattr(sys.modules.get("django.core.mail"), "outbox")
+
+
 def migrate_command(used: str) -> str | None:
     """Return the command that creates our tables if the app enqueues on the alias *used*.
 
-    Return None if the process does not belong to a Django project with our app.
+    In a test, this is a call, because ``migrate`` creates the tables unless the tests run without migrations. Return
+    None if the process does not belong to a Django project with our app.
     """
     if not is_host():
         return None
     jobs = alias(settings_of_django())
+    if used == jobs and in_tests():
+        return '"cronjobs.testing.create_tables(connection)" at the start of the test, or run the tests with migrations'
     command = '"python manage.py migrate"' if jobs == ALIAS else f'"python manage.py migrate --database {jobs}"'
     return command if used == jobs else f"{command}, and enqueue on connections[{jobs!r}], the jobs database"
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command  # type: ignore[import-untyped]
 from django.db import connections, transaction  # type: ignore[import-untyped]
+from django.test.utils import setup_test_environment, teardown_test_environment  # type: ignore[import-untyped]
 from support.django_project import django_project
 from support.djangos import configured
 
@@ -105,6 +106,13 @@ def test_the_setting_says_which_database_has_the_jobs(sqlite_url: str, tmp_path:
 def test_without_tables_enqueue_names_djangos_command_and_the_jobs_database(sqlite_url: str, tmp_path: Path) -> None:
     with django_project(sqlite_url) as default, pytest.raises(SchemaMissing, match=r'run "python manage.py migrate"$'):
         enqueue(connections[default], "shop.pay")
+    with django_project(sqlite_url) as default:
+        setup_test_environment()
+        try:
+            with pytest.raises(SchemaMissing, match=r"cronjobs\.testing\.create_tables\(connection\)"):
+                enqueue(connections[default], "shop.pay")
+        finally:
+            teardown_test_environment()
     with django_project(f"sqlite:///{tmp_path / 'jobs.db'}", alias="queue", CRONJOBS={"database": "queue"}) as queue:
         command = 'run "python manage.py migrate --database queue"'
         with pytest.raises(SchemaMissing, match=f"{command}$"):
