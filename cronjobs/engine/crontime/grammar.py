@@ -195,6 +195,9 @@ class _Kind:
         if word := re.search(r"[A-Za-z]{4,}", item):
             for name in self.names:
                 if word.group().lower().startswith(name):
+                    # A crontab line may have lost the hyphen of a range.
+                    if (last := word.group().lower()[3:6]) in self.names:
+                        raise CronError(f'write "{name}-{last}" or "{name},{last}", not "{word.group()}"', column)
                     raise CronError(f'write "{name}", not "{word.group()}": names have three letters', column)
         for pattern, reason in _FOREIGN:
             if foreign := pattern.search(item):

@@ -123,6 +123,7 @@ REFUSED = [
     ("1.5 * * * *", 1, "not a whole number", False),
     ("5x * * * *", 1, '"5x" is not a minute', False),
     ("jan * * * *", 1, '"jan" is not a minute', False),
+    ("0 0 * * monfri", 9, 'write "mon-fri" or "mon,fri", not "monfri"', False),
     ("0 0 * january *", 7, 'write "jan", not "january"', False),
     ("1, * * * *", 3, "remove the extra comma", False),
     (",1 * * * *", 1, "remove the extra comma", False),
