@@ -322,7 +322,7 @@ def _released(last: int, count: int) -> str:
 def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
     took = rough(attempt.finished_at - attempt.started_at)
     on, at = f" on {name(attempt.host)}" if attempt.host else "", times.clock(attempt.finished_at)
-    error = one_line(attempt.error.rstrip(), 300) if attempt.error else ""
+    error = one_line(attempt.error.rstrip().removesuffix("."), 300) if attempt.error else ""
     subject = f"Attempt {attempt.number}"
     match attempt.outcome:
         case "succeeded":

@@ -86,7 +86,7 @@ def test_without_a_time_it_is_the_last_occurrence(world: World) -> None:
 
 def test_attempts_that_failed_before_one_succeeded(world: World) -> None:
     a_night(world)
-    world.plan = [fail(), fail("504 from the provider")]
+    world.plan = [fail(), fail("504 from the provider.")]
     world.tick(utc("2026-11-20T07:15:12"))
     world.tick(utc("2026-11-20T07:17:00"))
     world.tick(utc("2026-11-20T07:20:00"))
