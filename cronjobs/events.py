@@ -305,8 +305,14 @@ def unresolved(job_type: str, waiting: int) -> Event:
     return Event("jobs.unresolved", {"job_type": job_type, "waiting": waiting, "error": why}, WARNING)
 
 
-def unknown_type(job_type: str, schedules: list[str]) -> Event:
-    why = "no host knows this job type, so its jobs wait: was the handler renamed, or can its module not be imported?"
+def unknown_type(job_type: str, schedules: list[str], *, not_loaded: bool) -> Event:
+    """*not_loaded* is whether this tick has reported that a module of handlers could not be loaded."""
+    why = "no host knows this job type, so its jobs wait"
+    why += (
+        " (see the module that could not be loaded)"
+        if not_loaded
+        else ": was the handler renamed, or is its module not imported?"
+    )
     return Event("jobs.unknown_type", {"job_type": job_type, "schedules": schedules or None, "error": why}, ERROR)
 
 

@@ -196,7 +196,7 @@ class Work:
             # A disabled type was already reported as a problem of the file.
             if job_type not in self.tick.settings.disabled_job_types:
                 self.tick.result.faults += 1
-                self.tick.emit(events.unknown_type(job_type, names))
+                self.tick.emit(events.unknown_type(job_type, names, not_loaded=bool(self.tick.result.not_loaded)))
             if names:
                 self.tick.result.not_started.insert(0, unknown_type(job_type, names))
 

@@ -432,6 +432,7 @@ def test_a_module_that_cannot_be_imported_stops_only_its_own_types(project: Proj
     good_id, waiting_id = project.add("t.quick"), project.add("b.two")
     tick = project.tick()
     assert tick.wait() == 3
+    assert "no host knows this job type, so its jobs wait (see the module that could not be loaded)" in tick.stderr
     assert "ZeroDivisionError" in tick.stderr
     assert "Traceback" not in tick.stderr
     assert project.times_ran() == {good_id: 1}
