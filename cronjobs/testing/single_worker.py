@@ -86,8 +86,6 @@ class SingleWorker(Workers):
         # Run in a copy of the context. Handlers then see the context variables that the test has set, such as a
         # session. Changes that one handler makes to these variables do not affect the next handler.
         finished = copy_context().run(run_attempt, attempt, self.around, self.clock)
-        if isinstance(finished.outcome, Succeeded):
-            del self.raised[raised_before:]  # a handler that ended with sys.exit(0) has succeeded
         error = next(reversed(self.raised[raised_before:]), None)
         try:
             if ended_since(connection, transaction):

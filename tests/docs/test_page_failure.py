@@ -22,8 +22,6 @@ from cronjobs.testing import context
 PAGE = Page("docs/explanation/failure.md")
 
 RAISING = """
-import sys
-
 from cronjobs import GiveUp, RetryLater, Snooze, job
 
 @job("first")
@@ -42,13 +40,9 @@ def later():
 def snooze():
     raise @Snooze@
 
-@job("exits")
+@job("exit")
 def exits():
-    @sys.exit(0)@
-
-@job("exits-2")
-def exits_2():
-    @sys.exit(2)@
+    raise SystemExit(0)
 
 @job("slow", timeout="100ms")
 def slow(ctx):
@@ -59,14 +53,14 @@ def slow(ctx):
 
 def test_what_a_handler_raises_decides_as_the_table_says(tmp_path: Path) -> None:
     means = {row["raised"].strip("`"): row["means"] for row in PAGE.table("What becomes of a job")}
-    assert len(means) == 7
+    assert len(means) == 6
     handlers = RAISING
-    for name in ("GiveUp", "RetryLater", "Snooze", "sys.exit(0)", "sys.exit(2)"):
+    for name in ("GiveUp", "RetryLater", "Snooze"):
         [code] = [shown for shown in means if shown.startswith(name)]
-        handlers = handlers.replace(f"@{name}@", code.partition("`")[0])
+        handlers = handlers.replace(f"@{name}@", code)
     project = Project(tmp_path, f"sqlite:///{tmp_path}/cronjobs.db")
     project.write(handlers=handlers)
-    for job_type in ("first", "give-up", "later", "snooze", "exits", "exits-2", "slow"):
+    for job_type in ("first", "give-up", "later", "snooze", "exit", "slow"):
         assert project.run("enqueue", job_type).code == 0
     assert project.run("run-due", "--fail-on", "never").code == 0
 
@@ -78,8 +72,7 @@ def test_what_a_handler_raises_decides_as_the_table_says(tmp_path: Path) -> None
         "give-up": ("dead", 1, "failed"),  # "permanent: dead at once"
         "later": ("failed", 1, "failed"),  # "failed; retried after that time"
         "snooze": ("queued", 0, "snoozed"),  # "not a failure: the job runs again after that time"
-        "exits": ("succeeded", 0, "succeeded"),  # "success without a result"
-        "exits-2": ("failed", 1, "failed"),  # "failed; retried by the policy"
+        "exit": ("failed", 1, "failed"),  # "even with code 0"
         "slow": ("failed", 1, "timed_out"),  # "timed out; retried"
     }
     for name, delay in (("later", timedelta(seconds=90)), ("snooze", timedelta(minutes=10))):

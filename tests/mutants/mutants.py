@@ -37,7 +37,6 @@ LAUNCHER, LAUNCHES = "cronjobs/engine/execution/launcher.py", "tests/engine/proc
 LEFT_BEHIND = "tests/engine/process/test_left_behind.py"
 UNSENT = "tests/engine/unit/jobs/test_unsent.py"
 AROUND_ATTEMPTS = "tests/engine/database/test_around_attempts.py"
-EXIT_OF_HANDLER = "tests/engine/database/test_exit_of_handler.py"
 LEASES = "cronjobs/engine/store/leases.py"
 ENQUEUE = "cronjobs/engine/store/enqueue.py"
 DB = "tests/desk/process/test_db_command.py"
@@ -2156,20 +2155,6 @@ MUTANTS = (
         "return all(isinstance(each, _REFUSED) for each in first)",
         "return any(isinstance(each, _REFUSED) for each, _ in found)",
         (UNSENT,),
-    ),
-    Mutant(
-        "sys.exit(0) is a success although it rolled the work back",
-        "cronjobs/engine/execution/handler.py",
-        "return self.ctx is None or not left_unfinished(self.ctx)",
-        "return True",
-        (EXIT_OF_HANDLER,),
-    ),
-    Mutant(
-        "sys.exit(0) after a request to stop is a success",
-        "cronjobs/engine/execution/raised.py",
-        " and _asked_to_stop(error, attempt, clock) is None",
-        "",
-        (EXIT_OF_HANDLER,),
     ),
     Mutant(
         "every effect is taken for a single call",

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, timedelta
 from functools import partial
 from typing import Any
@@ -21,10 +21,10 @@ from cronjobs.clock import Clock
 from cronjobs.engine.execution.attempt import MISMATCH_DELAY, Attempt, WorkerContext, mismatch
 from cronjobs.engine.execution.command import Command
 from cronjobs.engine.execution.output import captured
-from cronjobs.engine.execution.raised import is_success, outcome_of
+from cronjobs.engine.execution.raised import outcome_of
 from cronjobs.engine.host.forks import EndingCopies
 from cronjobs.engine.jobs.around import HOOKS, CommandFailed, Surroundings, surrounded
-from cronjobs.engine.jobs.context import Context, left_unfinished, not_committed, result_of
+from cronjobs.engine.jobs.context import Context, not_committed, result_of
 from cronjobs.engine.jobs.job_types import PROCESS_GRACE
 from cronjobs.engine.rules.payload import result_json
 from cronjobs.masking import mask
@@ -73,8 +73,7 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
     registration = attempt.job_type.registration
     assert registration is not None
     ctx = _context(attempt, around, clock) if registration.takes_ctx else None
-    exits = _Exits(ctx, attempt, clock)
-    handler = _surrounded(registration.handler, exits, around)
+    handler = _surrounded(registration.handler, ctx, attempt, around, clock)
     attempt.begun, attempt.thread = True, threading.get_ident()
     try:
         with EndingCopies():
@@ -86,62 +85,37 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
                 return mismatch(fault)
             result = handler(*(() if ctx is None else (ctx,)), **arguments)
             if result is not None and inspect.isawaitable(result):
-                result = _awaited(result, exits, around)
+                result = _awaited(result, attempt, around)
         if ctx is None:
             return _succeeded(result)
         return not_committed(ctx) or _succeeded(result_of(ctx, result))
-    # Catch even SystemExit: sys.exit(1) in a handler fails the attempt, but must not end the worker.
+    # Catch even SystemExit: sys.exit() in a handler fails the attempt, but must not end the worker.
     except BaseException as error:
         return outcome_of(error, attempt, clock)
     finally:
         attempt.thread = None
 
 
-@dataclass
-class _Exits:
-    """A block of the handler's code in which ``sys.exit(0)`` means the same as ``return``, as it does for a command.
-
-    The block is inside the hooks, because a hook that sees an exception rolls back. If the exit has rolled back
-    ``ctx.transaction()`` or has left an effect without a result, it is an error like any other exception.
-    """
-
-    ctx: Context | None
-    attempt: Attempt
-    clock: Clock
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        if error is None or not is_success(error, self.attempt, self.clock):
-            return False
-        return self.ctx is None or not left_unfinished(self.ctx)
-
-
-def _surrounded(handler: Callable[..., Any], exits: _Exits, around: WorkerContext) -> Callable[..., Any]:
+def _surrounded(
+    handler: Callable[..., Any], ctx: Context | None, attempt: Attempt, around: WorkerContext, clock: Clock
+) -> Callable[..., Any]:
     """Return a function that calls *handler* inside the hooks of ``around_attempts``. The file's ``around:`` entries
     surround the hooks.
 
     An async handler is also awaited inside the hooks and entries.
     """
     entries = around.settings.around
-
-    def begin(*given: Any, **payload: Any) -> Any:
-        with exits:
-            return handler(*given, **payload)
-        return None
-
     if not (entries or HOOKS):
-        return begin
-    of_attempt = exits.ctx or _context(exits.attempt, around, exits.clock)
+        return handler
+    of_attempt = ctx or _context(attempt, around, clock)
 
     def call(*given: Any, **payload: Any) -> Any:
         def finish() -> Any:
             hooks = Surroundings(of_attempt)
 
             def run() -> Any:
-                result = begin(*given, **payload)
-                return _awaited(result, exits, around, hooks) if inspect.isawaitable(result) else result
+                result = handler(*given, **payload)
+                return _awaited(result, attempt, around, hooks) if inspect.isawaitable(result) else result
 
             return hooks.call(run)
 
@@ -247,11 +221,11 @@ def _succeeded(result: Any) -> Outcome:
     return Succeeded(None if written is None else json.loads(written), note)
 
 
-def _awaited(result: Any, exits: _Exits, around: WorkerContext, hooks: Surroundings | None = None) -> Any:
+def _awaited(result: Any, attempt: Attempt, around: WorkerContext, hooks: Surroundings | None = None) -> Any:
     # Imported only for async handlers, because this import takes as long as starting Python itself.
     import asyncio
 
-    waiting = partial(_await, result, exits, around.settings.run.shutdown_grace)
+    waiting = partial(_await, result, attempt, around.settings.run.shutdown_grace)
     try:
         return (around.run_async or asyncio.run)(waiting() if hooks is None else hooks.awaited(waiting))
     finally:
@@ -260,7 +234,7 @@ def _awaited(result: Any, exits: _Exits, around: WorkerContext, hooks: Surroundi
             result.close()
 
 
-async def _await(result: Any, exits: _Exits, shutdown_grace: timedelta) -> Any:
+async def _await(result: Any, attempt: Attempt, shutdown_grace: timedelta) -> Any:
     """Await an async handler. At its timeout, or when it has to stop, cancel the handler through its event loop.
 
     At shutdown, the handler's context reports the stop at once. The handler is cancelled only after half the grace
@@ -285,14 +259,13 @@ async def _await(result: Any, exits: _Exits, shutdown_grace: timedelta) -> Any:
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(lambda: loop.call_later(wait_s, cancel))
 
-    exits.attempt.stop.when_set(stopped)
+    attempt.stop.when_set(stopped)
     try:
-        async with asyncio.timeout(exits.attempt.timeout.total_seconds()):
+        async with asyncio.timeout(attempt.timeout.total_seconds()):
             # A process that the handler forks must not close its copy of our event loop, because the copy shares our
             # epoll object.
-            with exits, EndingCopies():
+            with EndingCopies():
                 return await result
-        return None
     finally:
         ended = True
 

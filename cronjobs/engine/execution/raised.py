@@ -75,17 +75,6 @@ def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
         return Failed(UNREADABLE, _kind(error))
 
 
-def is_success(error: BaseException, attempt: Attempt, clock: Clock) -> bool:
-    """Return whether *error* is the exit of a program that succeeded, ``sys.exit(0)`` or ``sys.exit()``.
-
-    An exit that is the handler's reaction to a request to stop is no success.
-    """
-    if not isinstance(error, SystemExit):
-        return False
-    code = error.code
-    return (code is None or (isinstance(code, int) and code == 0)) and _asked_to_stop(error, attempt, clock) is None
-
-
 def rehearse(attempt: Attempt, clock: Clock) -> Outcome:
     """Judge a made-up error, so that the code that judges errors is loaded before a real error needs it.
 
@@ -311,6 +300,8 @@ def error_text(error: BaseException, limit: int = ERROR_LIMIT // 2) -> str:
     # For an exception like SystemExit, add its name. The message of sys.exit(3) alone would be just "3".
     if not _is(error, Exception):
         words = f"{_kind(error)}: {words}"
+    if type(error) is SystemExit and error.code in (None, 0):
+        words += " (an exit fails the attempt, even with code 0: to end a handler, return)"
     # The message of a KeyError is only the key, so add words.
     elif type(error) is KeyError and len(error.args) == 1:
         words = f"no such key: {words}"

@@ -266,12 +266,6 @@ def not_committed(ctx: Context) -> Outcome | None:
     return None if ctx._ending is None else ctx._ending.not_committed()
 
 
-def left_unfinished(ctx: Context) -> bool:
-    """Return whether ``ctx.transaction()`` was rolled back, or an effect that this attempt began was not recorded."""
-    rolled_back = ctx._ending is not None and ctx._ending.begun and not ctx._ending.committed
-    return rolled_back or bool(ctx._ledger is not None and ctx._ledger.unrecorded)
-
-
 def result_of(ctx: Context, returned: Any) -> Any:
     """Return the job's result.
 

@@ -146,8 +146,6 @@ class Ledger:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._open: set[str] = set()
-        # The effects that this attempt has begun and not recorded as done. An exception leaves an effect here.
-        self.unrecorded: set[str] = set()
 
     def open(self, key: str) -> None:
         """Reserve *key* for one block of this attempt.
@@ -189,8 +187,6 @@ class Ledger:
                     return decided[-1]
 
         entry = self._persist(write, 0.0, worth=self._is_worth_waiting)
-        if isinstance(entry, Begin):
-            self.unrecorded.add(key)
         match entry:
             case Stop():
                 raise EffectUnknown(key, earlier)
@@ -262,7 +258,6 @@ class Ledger:
             raise LeaseLost(f"{self._whose()} lost its lease, and another attempt has begun the effect {key}")
         if not held:
             raise LeaseLost(f"{self._whose()} lost its lease, but the effect {key} is recorded as done")
-        self.unrecorded.discard(key)
 
     def withdraw(self, key: str) -> None:
         """Delete the record that the effect was begun.

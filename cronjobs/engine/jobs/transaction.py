@@ -38,7 +38,6 @@ class OwnTransaction:
     remaining_s: Callable[[], float]
     worker: str = ""
     is_open: bool = False
-    begun: bool = False  # True if ``transaction`` has been entered; without ``committed``, its work was rolled back
     committed: bool = False  # True if ``transaction`` has committed the success
     # True if ``finish`` has written the success in a transaction that the user commits.
     given: bool = False
@@ -55,7 +54,7 @@ class OwnTransaction:
         """
         self.refuse_if_over("ctx.transaction()")
         self.check()
-        self.is_open = self.begun = True
+        self.is_open = True
         try:
             with self.database.handler_transaction(self.remaining_s()) as (connection, end):
                 yield connection

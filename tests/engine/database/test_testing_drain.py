@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from datetime import UTC, datetime, timedelta
@@ -260,17 +259,6 @@ def test_errors_are_raised_as_the_handler_raised_them(connection: Connection) ->
     connection.execute(text(f"UPDATE cronjobs_jobs SET payload = CAST(:payload AS {json}) WHERE id = :id"), wrong)
     with pytest.raises(JobFailed, match="missing a required argument: 'invoice_id'"):
         drain(connection, raise_errors=True)
-
-
-def test_a_handler_that_ends_with_exit_code_0_has_raised_no_error(connection: Connection) -> None:
-    @job("t.exits")
-    def exits() -> None:
-        connection.execute(text("INSERT INTO bookings VALUES (1)"))
-        sys.exit(0)
-
-    enqueue(connection, "t.exits")
-    assert len(drain(connection, raise_errors=True).succeeded) == 1
-    assert connection.execute(text("SELECT count(*) FROM bookings")).scalar_one() == 1
 
 
 def test_a_job_that_enqueues_itself_ends_in_an_error(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def handler(name, **options):
 # --- ends
 
 @handler("end.sys_exit", retry=SOON)
-def _(ctx): sys.exit(2)
+def _(ctx): sys.exit(0)
 
 @handler("end.exit_text", retry=SOON)
 def _(ctx): sys.exit("over and out")
@@ -228,7 +228,7 @@ def waits_s(project: Project, job_id: int) -> float:
 
 def test_whatever_a_handler_raises_is_a_failed_attempt_and_the_pool_survives(project: Project) -> None:
     ends = {
-        "end.sys_exit": ("SystemExit", "SystemExit: 2"),
+        "end.sys_exit": ("SystemExit", "0 (an exit fails the attempt, even with code 0: to end a handler, return)"),
         "end.exit_text": ("SystemExit", "over and out"),
         "end.interrupt": ("KeyboardInterrupt", "KeyboardInterrupt"),
         "end.rude": ("handlers.Rude", "rude"),

@@ -41,12 +41,6 @@ def _(): return "x" * 1_000_000
 @both("result.digits")
 def _(): return 10 ** 5000
 
-@both("result.exit")
-def _(): sys.exit()
-
-@both("result.async_exit")
-async def _(): sys.exit(0)
-
 # --- failures
 
 @both("fail.plain")
@@ -78,6 +72,9 @@ def _(): raise Rude("rude")
 
 @both("fail.sys_exit")
 def _(): sys.exit(3)
+
+@both("fail.sys_exit_0")
+def _(): sys.exit()
 
 @both("fail.interrupt")
 def _(): raise KeyboardInterrupt
@@ -148,8 +145,6 @@ def test_whatever_a_handler_returns_or_raises_its_process_tells_as_a_thread_woul
         assert found == expected, name
     result = ran(project, ids["process", "result.dict"])["result"]
     assert result == {"n": 1, "text": "grüße \u2028", "list": [1.5, None, True], "payload": PAYLOAD}
-    for name in ("result.exit", "result.async_exit"):
-        assert ran(project, ids["process", name])["status"] == "succeeded"
     failed = ran(project, ids["process", "fail.chained"])
     assert failed["error_type"] == "handlers.CardDeclined"
     assert "KeyError: 'missing'" in failed["traceback"]
