@@ -1949,8 +1949,8 @@ MUTANTS = (
     Mutant(
         "install in a moved folder leaves the swapped lines to nobody",
         "cronjobs/desk/cli/crontab.py",
-        "if not Path(path).exists() and",
-        "if False and",
+        "if is_left and (ours",
+        "if False and (ours",
         (TAKE_OVER,),
     ),
     Mutant(

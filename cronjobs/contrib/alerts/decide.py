@@ -101,8 +101,8 @@ def compare(
 def _began_anew(episode: Episode, finding: Finding) -> bool:
     """Return whether the episode ended after the last look, and the finding began again before this look.
 
-    That is so if none of the episode's rows is left, and all of the finding is newer than the episode's beginning. It
-    cannot be seen in findings of one host, because another host words their rows differently.
+    That is so if none of the episode's rows is left, and all of the finding is newer than the episode's beginning. The
+    rows of a finding about one host do not show it, because another host words them differently.
     """
     later = finding.since is not None and finding.since > episode.began_at
     other_rows = bool(episode.rows and finding.rows) and set(episode.rows).isdisjoint(finding.rows)

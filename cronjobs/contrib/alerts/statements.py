@@ -122,7 +122,7 @@ def episodes_since(connection: Connection, since: datetime) -> dict[str, int]:
 
 
 def rows_reported(connection: Connection, kind: str, since: datetime) -> dict[str, set[str]]:
-    """Return the rows that messages about findings of *kind* reported, by channel: findings that ended since *since*.
+    """Return, by channel, the rows that messages reported about those findings of *kind* that ended since *since*.
 
     For each finding, only the rows of its last message are known.
     """

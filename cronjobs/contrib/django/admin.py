@@ -245,7 +245,7 @@ class JobAdmin(ReadOnlyAdmin):
             for job_id, key in [*stopped.items()][:STOPPED_SHOWN]
         ]
         if len(stopped) > STOPPED_SHOWN:
-            words.append(f"{len(stopped) - STOPPED_SHOWN:,} more jobs unchanged, which unknown effects stopped")
+            words.append(f"others unchanged, which unknown effects stopped: {len(stopped) - STOPPED_SHOWN:,}")
         said = masking.hide("; ".join(words))
         self.message_user(request, said, WARNING if left or stopped else SUCCESS)
 

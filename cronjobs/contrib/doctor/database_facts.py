@@ -88,7 +88,7 @@ def sqlite_file(path: Path, root: Path) -> judge.FileFacts:
 
 
 def blockers(connection: Connection) -> list[judge.Blocker]:
-    """Return the sessions for which sessions of cronjobs wait, or have to wait, those that wait for others left out."""
+    """Return the sessions that sessions of cronjobs wait for, or would have to, except those that wait themselves."""
     return [judge.Blocker(**row._mapping) for row in statements.blockers(connection)]
 
 

@@ -39,6 +39,10 @@ def database(name: str, belongs_to: str | None) -> Diagnosis:
     return ok(f"{name} answers")
 
 
+# Words of libpq's answers about a role, but not of the answer "too many connections for role".
+_REFUSED_ROLE: Final = ("does not exist", "is not permitted to log in")
+
+
 def unreachable(why: str, *, no_file: bool) -> Diagnosis:
     """Judge a database that does not answer. *no_file* is true if the reason is that the SQLite file does not exist."""
     if no_file:
@@ -50,13 +54,14 @@ def unreachable(why: str, *, no_file: bool) -> Diagnosis:
     until = "no job runs until then, but no job is lost"
     # libpq passes on what the server said, after this word.
     answer = why.partition("FATAL:")[2]
-    if any(words in answer for words in ("password", "authentication", "pg_hba.conf", "role ")):
+    of_role = answer.lstrip().startswith("role ") and any(words in answer for words in _REFUSED_ROLE)
+    if of_role or "authentication failed" in answer or "pg_hba.conf" in answer:
         return problem(
             why,
             "the server answers, but refuses this user: correct the user or the password in the database's URL "
             f'("cronjobs config show database" shows where the URL comes from), or pg_hba.conf on the server; {until}',
         )
-    if answer.lstrip().startswith("database "):
+    if answer.lstrip().startswith("database ") and "does not exist" in answer:
         return problem(
             why, f"the server answers, but has no such database: create it, or correct its name in the URL; {until}"
         )
@@ -85,7 +90,7 @@ def locks(blockers: Sequence[Blocker], now: datetime) -> Diagnosis:
     if not found:
         return ok("no other session blocks cronjobs")
     text = "other sessions hold locks for which ticks have to wait: " + listed([_blocker(each, now) for each in found])
-    first = min(each.pid for each in found)
+    first = next((each.pid for each in found if each.pid), 0)
     fix = (
         f'end that transaction: COMMIT or ROLLBACK in its session, or "SELECT pg_terminate_backend({first})" as its '
         "user or a superuser"

@@ -90,7 +90,7 @@ def _why_spooled(name: str) -> str:
         gone = isinstance(config, str) and not Path(config).exists()
         why = f"the configuration {config}, for which {run['name']} ran, does not exist" if gone else run["why"]
         return one_line(hide(str(why)), 300)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return ""
 
 

@@ -95,8 +95,8 @@ def swap(
     if not numbers and elsewhere:
         raise crontab.CrontabError(
             f"the lines that the schedules in {wanted.file} run were already handed over to "
-            f"{one_line(elsewhere[0], 300)}. If the project has moved from there, run cronjobs crontab install, "
-            "which takes these lines over"
+            f"{one_line(elsewhere[0], 300)}. If the project has moved from there, run cronjobs crontab remove --config "
+            f"{one_line(elsewhere[0], 300)}, and then cronjobs crontab install, which takes these lines over"
         )
     if not numbers:
         raise crontab.CrontabError(
@@ -140,9 +140,10 @@ def restore(
     """Undo swap: restore the lines byte for byte, so that cron runs them again, and remove this configuration's block.
 
     Lines that you have added since the swap stay as they are. The block is removed even if install wrote it before the
-    swap, because its ticks would run the lines, too. Without --yes, restore changes nothing in three cases: another
-    host ticks for this project, and so runs the lines' schedules; restore cannot read the file or the database, and so
-    cannot find out whether another host ticks; this host's ticks also do other work, which would stop.
+    swap, because its ticks would run the lines, too. Without --yes, restore changes nothing in four cases: another
+    block of this crontab runs the lines; another host ticks for this project, and so runs the lines' schedules; restore
+    cannot read the file or the database, and so cannot find out whether another host ticks; this host's ticks also do
+    other work, which would stop.
     """
     file = config_file(context, config)
     old = program.read()
@@ -209,7 +210,7 @@ def _require_no_other_block(file: Path, old: str, new: str) -> None:
     """Raise CrontabError if the ticks of another block of this crontab also run the lines that restore gives back."""
     if blocks := blocks_that_run(old, new, file):
         raise crontab.CrontabError(
-            f"{still_run_by(blocks)}. Nothing was changed. If both should run the lines, add --yes"
+            f"{still_run_by(blocks, file, old)}. Nothing was changed. If both should run the lines, add --yes"
         )
 
 
@@ -246,8 +247,8 @@ def _require_no_other_work(file: Path, old: str, restored: str) -> None:
     stops = []
     if other := [name for name in settings.schedules if name not in twice.lines and name not in twice.changed]:
         more = [f"{len(other) - SHOWN} more"] if len(other) > SHOWN else []
-        stops.append(f"nothing would run its schedules that no line runs ({', '.join([*other[:SHOWN], *more])})")
-    if settings.imports:
+        stops.append(f"nothing would run its other schedules ({', '.join([*other[:SHOWN], *more])})")
+    if settings.imports or settings.job_types.keys() - {schedule.job for schedule in settings.schedules.values()}:
         stops.append("jobs that your code enqueues would wait")
     if stops:
         config = f"--config {one_line(str(file), 300)}"

@@ -141,22 +141,23 @@ def install(
     echo(crontab.indented(wanted.line))
     for path, numbers in taken.items():
         echo(
-            f"{counted(len(numbers), 'line')} that swap had handed over to {one_line(path, 300)}, a file that no "
-            f"longer exists, now {'belongs' if len(numbers) == 1 else 'belong'} to this block; restore gives them back "
-            "to cron"
+            f"{counted(len(numbers), 'line')} that swap had handed over to {one_line(path, 300)} now "
+            f"{'belongs' if len(numbers) == 1 else 'belong'} to this block; restore gives them back to cron"
         )
     print_tick(tick, wanted, environment)
     print_mail_target(environment, new, wanted)
 
 
 def _with_orphans(text: str, wanted: CrontabArgs) -> tuple[str, dict[str, list[int]]]:
-    """Hand over to *wanted* the swapped lines that its schedules run, if the file they were swapped to is gone.
+    """Hand over to *wanted* the swapped lines that its schedules run, if no ticks of their old configuration run them.
 
-    That file is gone after its folder was moved. Without this, no command would know who runs these lines.
+    That is so if the configuration was moved away, or if the crontab has no block for it. Without this, no command
+    would know who runs these lines.
     """
     taken: dict[str, list[int]] = {}
     for path, numbers in swapping.swapped_to(text).items():
-        if not Path(path).exists() and (ours := double_runs.orphans(text, wanted.settings, numbers)):
+        is_left = not Path(path).exists() or crontab.find(text, Path(path)) is None
+        if is_left and (ours := double_runs.orphans(text, wanted.settings, numbers)):
             taken[path] = ours
             text = swapping.hand_on(text, ours, path, wanted.file)
     return text, taken
@@ -193,7 +194,7 @@ def _left_as_comments(file: Path, old: str, new: str) -> str:
     """Describe who runs the lines that "crontab swap" commented out: another block, another host, or nobody."""
     comments = 'the lines that "cronjobs crontab swap" commented out are still comments'
     if here := blocks_that_run(new, swapping.restore(new, file), file):
-        return f"{comments}, and {still_run_by(here)}"
+        return f"{comments}, and {still_run_by(here, file, new)}"
     back = f"cronjobs crontab restore --config {one_line(str(file), 300)}"
     try:
         others = other_hosts(settings_of_ticks(file, old), host.environment(old, file))
@@ -210,12 +211,14 @@ def _left_as_comments(file: Path, old: str, new: str) -> str:
     return f"{comments}, so nothing runs them now. To let cron run them again: {back}"
 
 
-def still_run_by(blocks: Sequence[tuple[str, double_runs.DoubleRuns]]) -> str:
-    """Say that ticks of *blocks* run swapped lines, and how to hand the lines over to the block that runs them."""
+def still_run_by(blocks: Sequence[tuple[str, double_runs.DoubleRuns]], file: Path, text: str) -> str:
+    """Say that ticks of *blocks* run lines swapped to *file*, and how to hand the lines over to these blocks."""
     path = one_line(blocks[0][0], 300)
+    has_block = crontab.find(text, file) is not None
+    first = f"cronjobs crontab remove --config {one_line(str(file), 300)}, then " if has_block else ""
     return (
         f"the ticks of this crontab's block for {path} run these lines, so restore would make cron run them, too. To "
-        f"hand the lines over to that block: cronjobs crontab install --config {path}"
+        f"hand the lines over to that block: {first}cronjobs crontab install --config {path}"
     )
 
 

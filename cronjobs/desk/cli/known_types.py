@@ -75,7 +75,7 @@ def refuse_unfit(settings: Settings, job_type: str, payload: Mapping[str, Any]) 
         return
     if fault:
         raise UsageError(
-            f"{one_line(fault, 1000)}: nothing was written; to enqueue it for another version of the handler, which "
+            f"{one_line(fault, 1000)}: nothing was written; to enqueue the job for a version of the handler that "
             "takes this payload, add --force"
         )
 

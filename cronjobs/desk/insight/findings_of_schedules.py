@@ -255,7 +255,7 @@ def _not_run(health: Health, every: timedelta, same: SameCause) -> Iterator[Find
         for name, entries in health.watch.not_run.items()
         if name not in health.watch.without_run or name in same.not_late
     }
-    # Name the newest reason, since the time of the oldest occurrence.
+    # Give the newest reason, and the time of the oldest occurrence.
     found = {
         name: replace(entries[0], since=min(each.since for each in entries))
         for name, entries in unreported.items()

@@ -133,7 +133,7 @@ class JudgedRuns:
 
     @property
     def certain(self) -> bool:
-        """Whether an entry is about a job that does not wait. Only of a job that waits may another finding say why."""
+        """Whether an entry is not about a waiting job. Only if a job waits can another finding give the reason."""
         return any(each.job is None or not each.job.waiting for each in self.not_run)
 
 

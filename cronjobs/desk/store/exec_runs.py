@@ -203,7 +203,7 @@ def begun_between(
     return _by_type(connection, list(ids)).get(job_type, [])
 
 
-# A schedule counts as the one that runs the line from now on if it has looked this long after exec's last run.
+# A schedule counts as having taken the line over if ticks have settled it up to this long after exec's last run.
 TAKEN_OVER_AFTER: Final = timedelta(minutes=5)
 
 

@@ -72,8 +72,8 @@ def in_tests() -> bool:
 def migrate_command(used: str) -> str | None:
     """Return the command that creates our tables if the app enqueues on the alias *used*.
 
-    In a test, this is a call, because ``migrate`` creates the tables unless the tests run without migrations. Return
-    None if the process does not belong to a Django project with our app.
+    In a test, return a call instead: tables are missing there only if the tests run without migrations. Return None if
+    the process does not belong to a Django project with our app.
     """
     if not is_host():
         return None

@@ -22,7 +22,7 @@ MODULE: Final = "DJANGO_SETTINGS_MODULE"
 
 
 def prepare_imports(settings: Settings) -> None:
-    """Set the file's environment variables, and put its folders on the import path, without links.
+    """Set the file's environment variables, and put its folders on the import path, with all links resolved.
 
     If a deploy moves a link to the next release, this process goes on with the modules of its own release.
 

@@ -301,7 +301,7 @@ def error_text(error: BaseException, limit: int = ERROR_LIMIT // 2) -> str:
     if not _is(error, Exception):
         words = f"{_kind(error)}: {words}"
     if type(error) is SystemExit and error.code in (None, 0):
-        words += " (an exit fails the attempt, even with code 0: to end a handler, return)"
+        words = words.rstrip() + " (an exit fails the attempt, even with code 0: to end a handler, return)"
     # The message of a KeyError is only the key, so add words.
     elif type(error) is KeyError and len(error.args) == 1:
         words = f"no such key: {words}"

@@ -46,6 +46,7 @@ OF_DATABASE: Final = "database.trouble"
 OF_CODE: Final = ("config.fault", "jobs.unknown_type")
 # One mail names at most this many causes of deaths. Deaths of further causes are only counted.
 CAUSES_NAMED: Final = 10
+DECIDED_AT_ONCE: Final = 10 * CAUSES_NAMED
 IDS_NAMED: Final = 5  # of the further jobs that died of the same cause
 
 
@@ -266,7 +267,8 @@ class CronMail:
         if 1 < died.number <= IDS_NAMED + 1:
             died.ids.append(job_id)
         # Each decision costs a file access, so decide about further causes only at the end of the tick.
-        if died.number == 1 and len(self._deaths) <= CAUSES_NAMED:
+        named = sum(each.is_named for each in self._deaths.values())
+        if died.number == 1 and named < CAUSES_NAMED and len(self._deaths) <= DECIDED_AT_ONCE:
             self._decide(cause, died, partial(self._name, event, died))
 
     def _name(self, event: events.Event, died: _Deaths, untold: int) -> None:
@@ -286,7 +288,7 @@ class CronMail:
             say(0)
 
     def _count_deaths(self) -> None:
-        """Report the number of deaths of each cause that was named, and the number of all if some causes were not."""
+        """Count the deaths of each cause that was named. If news of other causes is left, also count all deaths."""
         for cause, died in self._deaths.items():
             if died.is_news is None:
                 self._decide(cause, died)
@@ -296,7 +298,8 @@ class CronMail:
         lines = [died.others for died in news if died.is_named and died.number > 1]
         number, counted = sum(died.number for died in news), sum(died.number for died in news if died.is_named)
         if number > counted:
-            lines.append(f"{number:,} jobs are dead, {number - counted:,} of them of causes that are not listed here")
+            jobs = "1 job is" if number == 1 else f"{number:,} jobs are"
+            lines.append(f"{jobs} dead, {number - counted:,} of them of causes that are not listed here")
         for line in lines[:-1]:
             self._stderr.say(f"cronjobs: {line}")
         for line in lines[-1:]:

@@ -92,7 +92,7 @@ def overview(
 
 def begin_tick(connection: Connection, row: dict[str, Any]) -> int:
     """Write the row of a tick that has work, and return the row's id. ``end_tick`` completes the row."""
-    # The tick may import its handlers only after its first write, so write what that changes if the row exists.
+    # The tick may import its handlers only after its first write. So if the row exists, update what an import changes.
     return _put_tick(connection, row, {"job_types": row.get("job_types"), "did": row.get("did")})
 
 

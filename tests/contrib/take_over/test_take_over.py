@@ -728,9 +728,7 @@ def test_install_in_a_moved_folder_takes_over_the_swapped_lines(
     assert f"cronjobs crontab restore --config {cron_host.config}" in dry.stderr
     assert f"+# cronjobs swapped {file}: @daily a" in cron_host.cli("install", "--dry-run").stdout
     result = cron_host.cli("install")
-    assert (
-        f"2 lines that swap had handed over to {cron_host.config}, a file that no longer exists, now" in result.stdout
-    )
+    assert f"2 lines that swap had handed over to {cron_host.config} now belong" in result.stdout
     assert f"cronjobs crontab remove --config {cron_host.config}" in result.stderr
     removed = cron_host.cli("remove", "--config", str(cron_host.config))
     assert (removed.exit_code, "comments" in removed.output) == (0, False)
@@ -758,6 +756,22 @@ def test_lines_that_another_block_of_the_crontab_runs_are_not_restored_beside_it
     cron_host.has(text)
     assert cron_host.cli("restore", "--config", str(cron_host.config), "--yes").exit_code == 0
     assert (cron_host.crontab or "").startswith("@daily a\n")
+
+
+def test_lines_of_an_old_release_are_handed_over_after_its_block_is_removed(
+    cron_host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old file is still there, so its ticks run the lines until its block is gone."""
+    file = moved(cron_host, "@daily a\n", monkeypatch)
+    cron_host.config.write_text(file.read_text())
+    assert "now belong" not in cron_host.cli("install").stdout
+    refused = str(cron_host.cli("restore", "--config", str(cron_host.config)).exception)
+    ways = f"remove --config {cron_host.config}, then cronjobs crontab install --config {file}"
+    assert ways in refused
+    assert cron_host.cli("remove", "--config", str(cron_host.config)).exit_code == 0
+    assert f"1 line that swap had handed over to {cron_host.config} now belongs" in cron_host.cli("install").stdout
+    assert cron_host.cli("restore").exit_code == 0
+    assert cron_host.crontab == "@daily a\n"
 
 
 def ticked(cron_host: Host, name: str) -> None:
@@ -819,7 +833,7 @@ def test_restore_asks_before_it_stops_the_ticks_other_work(cron_host: Host) -> N
     text = cron_host.crontab
     refused = str(cron_host.cli("restore").exception)
     assert f"restore also stops the ticks for {cron_host.config}" in refused
-    assert "its schedules that no line runs (report), and jobs that your code enqueues would wait" in refused
+    assert "its other schedules (report), and jobs that your code enqueues would wait" in refused
     assert f"then run cronjobs crontab install --config {cron_host.config}" in refused
     assert cron_host.crontab == text
     assert cron_host.cli("restore", "--yes").exit_code == 0

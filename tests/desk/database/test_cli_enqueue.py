@@ -268,7 +268,7 @@ def test_a_payload_that_does_not_fit_is_refused_and_with_force_enqueued(lite: Pr
     assert (misfit.code, misfit.out, len(lite.jobs())) == (2, "", 1)
     assert why in misfit.err
     assert (
-        ": nothing was written; to enqueue it for another version of the handler, which takes this payload, add --force"
+        ": nothing was written; to enqueue the job for a version of the handler that takes this payload, add --force"
         in misfit.err
     )
     forced = lite.run("enqueue", "t.say", "--payload", '{"lime": "x"}', "--force")
