@@ -19,6 +19,7 @@ from cronjobs.engine.rules.lease import Finish
 from cronjobs.engine.rules.quarters import NOTHING, QUARTER, ResultSpan, painted
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.engine.store import leases
+from cronjobs.engine.store.overlap import PRESENT_TYPE
 from cronjobs.engine.store.quarters import quarter_sql
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, JSON_TYPE, run
 from cronjobs.model import Status
@@ -210,12 +211,14 @@ TAKEN_OVER_AFTER: Final = timedelta(minutes=5)
 def run_by_cron(connection: Connection) -> dict[str, list[LatestRun]]:
     """Return ``latest`` without the names whose line a schedule has taken over: ``crontab swap`` keeps the name.
 
-    Only the schedule runs such a line now. So exec never runs it again, and no finding about its last run would end.
+    Only the schedule runs such a line now. So exec never runs it again, and no finding about its last run would end. A
+    schedule with a handler has taken over no line, even if it has the line's name.
     """
     found = latest(connection)
     if not found:
         return found
-    statement = f"SELECT j.name, j.seen_until FROM {SCHEDULES} j WHERE j.status = 'active' AND j.name {AMONG_NAMES}"
+    statement = f"""SELECT s.name, s.seen_until FROM {SCHEDULES} s WHERE s.status = 'active' AND s.name {AMONG_NAMES}
+      AND coalesce({PRESENT_TYPE}, s.name) = s.name"""
     seen = {row.name: row.seen_until for row in run(connection, statement, names=[*map(_name, found)])}
     return {
         job_type: runs

@@ -81,15 +81,19 @@ def test_a_line_that_a_schedule_has_taken_over_is_watched_no_more(database: Data
     """Exec never runs it again, so no run would end the findings."""
     record(database, a_run("hourly", 3 * HOUR), a_run("other", 3 * HOUR, 2 * HOUR), a_run("other", 2 * HOUR))
     record(database, a_run("kept", 3 * HOUR, 2 * HOUR), a_run("kept", 2 * HOUR))
+    record(database, a_run("handler", 3 * HOUR))
     values = "(name, definition, fingerprint, seen_until) VALUES (:name, 'null', '', :at)"
     with database.write() as connection:
         now = database_now(connection)
         for name, at in {"hourly": now, "other": now, "kept": now - 2 * HOUR}.items():
             run(connection, f"INSERT INTO cronjobs_schedules {values}", name=name, at=at)
+        handler = values.replace("null", '{{"job": "t.other"}}')
+        run(connection, f"INSERT INTO cronjobs_schedules {handler}", name="handler", at=now)
     with database.read() as connection:
-        assert [*exec_runs.run_by_cron(connection)] == ["exec:kept"]
-        assert [each.key for each in findings.found(connection, no_project(), now).findings] == ["overlapped:kept"]
-        assert [each.name for each in rows(connection, now, None)[0]] == ["exec:kept"]
+        assert {*exec_runs.run_by_cron(connection)} == {"exec:kept", "exec:handler"}
+        keys = [each.key for each in findings.found(connection, no_project(), now).findings]
+        assert keys == ["absent:handler", "overlapped:kept"]
+        assert {each.name for each in rows(connection, now, None)[0]} == {"exec:kept", "exec:handler"}
 
 
 def test_a_line_that_left_the_crontab_is_expected_no_more(database: Database, crontab: dict[str, str]) -> None:

@@ -22,7 +22,7 @@ from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.engine.database import tables
 from cronjobs.engine.store.crashing_types import note_deaths
 from cronjobs.engine.store.ticks import record
-from cronjobs.engine.tick.result import MOST_NOTED, Result, noted
+from cronjobs.engine.tick.result import LONGEST_WHY, MOST_NOTED, Result, noted
 
 pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
@@ -44,7 +44,7 @@ def test_a_usual_tick_records_nothing_of_it() -> None:
 def test_a_file_that_stays_broken_does_not_fill_the_table() -> None:
     many = noted({f"schedules.{n}{'x' * 500}": "y" * 5000 for n in range(50)})
     assert len(many) == MOST_NOTED
-    assert sum(len(where) + len(what) for where, what in many.items()) <= MOST_NOTED * 320
+    assert sum(len(where) + len(what) for where, what in many.items()) <= MOST_NOTED * (120 + LONGEST_WHY)
 
 
 def test_a_tick_records_its_options_and_what_was_broken(world: World) -> None:
