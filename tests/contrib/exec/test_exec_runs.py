@@ -81,7 +81,7 @@ def test_a_line_that_a_schedule_has_taken_over_is_watched_no_more(database: Data
     """Exec never runs it again, so no run would end the findings."""
     record(database, a_run("hourly", 3 * HOUR), a_run("other", 3 * HOUR, 2 * HOUR), a_run("other", 2 * HOUR))
     record(database, a_run("kept", 3 * HOUR, 2 * HOUR), a_run("kept", 2 * HOUR))
-    record(database, a_run("handler", 3 * HOUR))
+    record(database, a_run("handler", 3 * HOUR, cron="0 * * * *"))
     values = "(name, definition, fingerprint, seen_until) VALUES (:name, 'null', '', :at)"
     with database.write() as connection:
         now = database_now(connection)
