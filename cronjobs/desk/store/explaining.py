@@ -258,6 +258,13 @@ def jobs_of_type(connection: Connection, job_type: str) -> Row[Any]:
     ).one()
 
 
+def is_inline(connection: Connection, job_type: str) -> bool:
+    """Return whether an active schedule of this name has the type as its own command."""
+    statement = f"""SELECT 1 FROM {SCHEDULES} s WHERE s.name = :job_type AND s.status = 'active'
+      AND {PRESENT_TYPE} = :job_type"""
+    return run(connection, statement, job_type=job_type).first() is not None
+
+
 def schedules_of_type(connection: Connection, job_type: str) -> list[str]:
     """Return the names of the active schedules whose jobs have this type."""
     return list(
