@@ -371,7 +371,9 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
     inline = False
     row = explaining.last_tick_that_knew(connection, job_type)
     if not known or job_type not in types.types:
-        at_fault = [tick for tick in explaining.newest_ticks_with_types(connection) if recorded_faults(tick._mapping)]
+        at_fault = [
+            tick for tick in explaining.newest_ticks_with_types(connection) if recorded_faults(dict(tick._mapping))
+        ]
         # Reading the last tick of each host takes long if there are many hosts, so read them only if they matter.
         needed = row is not None or at_fault
         now, ticks = (
