@@ -300,8 +300,8 @@ def error_text(error: BaseException, limit: int = ERROR_LIMIT // 2) -> str:
     # For an exception like SystemExit, add its name. The message of sys.exit(3) alone would be just "3".
     if not _is(error, Exception):
         words = f"{_kind(error)}: {words}"
-    if type(error) is SystemExit and error.code in (None, 0):
-        words = words.rstrip() + " (an exit fails the attempt, even with code 0: to end a handler, return)"
+        if type(error) is SystemExit and error.code in (None, 0):
+            words = words.rstrip() + " (an exit fails the attempt, even with code 0: to end a handler, return)"
     # The message of a KeyError is only the key, so add words.
     elif type(error) is KeyError and len(error.args) == 1:
         words = f"no such key: {words}"

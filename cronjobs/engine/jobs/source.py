@@ -26,6 +26,7 @@ def source_hash(settings: Settings) -> str:
     """
     packages = {handler.handler.__module__.partition(".")[0] for handler in registered().values()} - {"cronjobs"}
     packages |= {module.partition(".")[0] for module in settings.imports}
+    # The import path has these folders without links, but the app may have put them on its path with links.
     theirs = (settings.folder, *settings.python_path)
     folders = tuple(f"{folder}/" for folder in (*theirs, *map(os.path.realpath, theirs)))
     total = blake2b(__version__.encode(), digest_size=16)

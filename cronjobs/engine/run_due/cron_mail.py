@@ -46,6 +46,7 @@ OF_DATABASE: Final = "database.trouble"
 OF_CODE: Final = ("config.fault", "jobs.unknown_type")
 # One mail names at most this many causes of deaths. Deaths of further causes are only counted.
 CAUSES_NAMED: Final = 10
+# Decide during the tick about at most this many causes. Most of them may be no news.
 DECIDED_AT_ONCE: Final = 10 * CAUSES_NAMED
 IDS_NAMED: Final = 5  # of the further jobs that died of the same cause
 
@@ -193,6 +194,7 @@ class CronMail:
         self._channels: dict[str, str] = {}
         self._stderr = Outlet(2)
         self._deaths: dict[str, _Deaths] = {}  # the key is the cause
+        self._named = 0  # the number of causes that were named
         self._well: set[str] = set()
         self._started = True  # True if the tick could start
         self._alarm = Alarm(self.config)
@@ -267,13 +269,13 @@ class CronMail:
         if 1 < died.number <= IDS_NAMED + 1:
             died.ids.append(job_id)
         # Each decision costs a file access, so decide about further causes only at the end of the tick.
-        named = sum(each.is_named for each in self._deaths.values())
-        if died.number == 1 and named < CAUSES_NAMED and len(self._deaths) <= DECIDED_AT_ONCE:
+        if died.number == 1 and len(self._deaths) <= DECIDED_AT_ONCE and self._named < CAUSES_NAMED:
             self._decide(cause, died, partial(self._name, event, died))
 
     def _name(self, event: events.Event, died: _Deaths, untold: int) -> None:
         """Print a line about the first death of a cause. *untold* earlier deaths of this cause were not mailed."""
         died.is_named = True
+        self._named += 1
         self._stderr.say(visible(f"cronjobs: a job is dead: {events.death_line(event, self.config)}"))
         if untold:
             self._stderr.say(f"  and {untold} more with the same cause since the last report")
@@ -330,7 +332,7 @@ class CronMail:
         """
         now = SYSTEM.now()
         lines = [f"cronjobs: {word}" for word in take_messages(self.config)]
-        self.said = bool(lines or self._causes or any(died.is_named for died in self._deaths.values()))
+        self.said = bool(lines or self._causes or self._named)
         for line in lines:
             complain(line)
         for cause, said in self._causes.items():

@@ -183,7 +183,7 @@ class Work:
         """Report job types that schedules or due jobs use but that no recent tick knew. Each such type counts as a
         fault.
         """
-        self.types()
+        self.types()  # importing the handlers writes the tick's row, so do it outside the transaction below
         with self.tick.database.read() as connection:
             # Read the known types again, because another host may have started a tick while this one worked.
             present = self._present_types(connection)
