@@ -371,25 +371,20 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
     inline = False
     row = explaining.last_tick_that_knew(connection, job_type)
     if not known or job_type not in types.types:
-        at_fault = [
-            tick for tick in explaining.newest_ticks_with_types(connection) if recorded_faults(dict(tick._mapping))
-        ]
+        inline = explaining.is_inline(connection, job_type)
+        newest = {tick.host: tick for tick in reversed(explaining.newest_ticks_with_types(connection))}
+        recorded = {host: _possible(job_type, tick, inline=inline) for host, tick in newest.items()}
         # Reading the last tick of each host takes long if there are many hosts, so read them only if they matter.
-        needed = row is not None or at_fault
-        now, ticks = (
-            database_now(connection),
-            [dict(tick._mapping) for tick in last_ticks(connection)] if needed else [],
-        )
+        matter = row is not None or any(recorded.values())
+        now, ticks = database_now(connection), last_ticks(connection) if matter else []
         if row is not None:
             since = explaining.first_tick_without(connection, row)
-            signs = [tick["finished_at"] or tick["started_at"] for tick in ticks if tick["host"] == row.host]
+            signs = [tick.finished_at or tick.started_at for tick in ticks if tick.host == row.host]
             quiet = bool(signs) and now - max(signs) > quiet_after(settings.run.every)
             silent_since = max(signs) if quiet else None
-        inline = explaining.is_inline(connection, job_type)
-        at_work = {tick["host"] for tick in last_ticking(ticks, now, settings.run.every)}
-        for tick in reversed(at_fault):
-            if tick.host in at_work:
-                recorded[tick.host] = _possible(job_type, tick, inline=inline)
+        at_work = last_ticking([dict(tick._mapping) for tick in ticks], now, settings.run.every)
+        still = {tick["host"] for tick in at_work}
+        recorded = {host: faults for host, faults in recorded.items() if host in still}
     here = dict(faults_here(types.faults, settings))
     causes = possible_causes(job_type, here, inline=inline) if job_type not in types.types else ()
     problems = [problem for problem in settings.problems if faults_of_type(job_type, [problem.path], inline)]

@@ -279,6 +279,18 @@ def test_a_broken_entry_of_a_type(world: World) -> None:
     assert "timeout" in told
 
 
+def test_a_fault_that_the_hosts_newest_tick_no_longer_has_explains_no_missing_type(world: World) -> None:
+    (world.folder / "once_broken.py").write_text("raise KeyError('REPORT_KEY')\n")
+    world.file("imports: [once_broken]\n")
+    job_id = put(world.database, job_type="t.nobodys")
+    world.tick(utc("2026-03-02T09:00:10"))
+    assert "once_broken" in world.ask(str(job_id))
+    world.file(OK)
+    world.tick(utc("2026-03-02T09:01:10"))
+    assert 'no host that ticks can run type "t.nobodys"' in world.ask(str(job_id))
+    assert "once_broken" not in world.ask(str(job_id))
+
+
 @pytest.mark.parametrize("here", ["alpha", "beta"])
 def test_of_two_faults_the_one_that_the_type_depends_on_is_named(
     world: World, monkeypatch: pytest.MonkeyPatch, here: str
