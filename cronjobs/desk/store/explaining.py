@@ -259,9 +259,9 @@ def jobs_of_type(connection: Connection, job_type: str) -> Row[Any]:
 
 
 def is_inline(connection: Connection, job_type: str) -> bool:
-    """Return whether an active schedule of this name has the type as its own command."""
+    """Return whether the type is the command of an active schedule of the same name."""
     statement = f"""SELECT 1 FROM {SCHEDULES} s WHERE s.name = :job_type AND s.status = 'active'
-      AND {PRESENT_TYPE} = :job_type"""
+      AND coalesce({PRESENT_TYPE}, s.name) = s.name"""
     return run(connection, statement, job_type=job_type).first() is not None
 
 
