@@ -7,6 +7,7 @@ with ``@pytest.mark.connects_as(OWNER)`` or ``postgres.as_role``.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import itertools
 import os
@@ -111,6 +112,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for module in pkgutil.walk_packages(cronjobs.__path__, "cronjobs."):
         if "cli" in module.name.split(".") and not module.name.startswith("cronjobs.contrib.demo"):
             importlib.import_module(module.name)
+    # Leave all tests and modules out of later collections. With 11,000 tests, one collection takes a second.
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -77,6 +77,8 @@ SHORTEST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 # Waiting for the write lock is normal, so it is reported only if it takes longer than this.
 BUSY_IS_TROUBLE_S: Final = 3.0
+# Collecting garbage stops all handlers meanwhile: 0.1 s if the app is large.
+COLLECT_EVERY_S: Final = 1.0
 
 
 class PastOutage(NamedTuple):
@@ -102,16 +104,18 @@ class Outage:
     reported: bool = False
     pause_s: float = SHORTEST_PAUSE_S
     since: float = 0.0  # on the monotonic clock
+    collect_at: float = 0.0  # on the monotonic clock: when garbage may be collected again
 
     def note(self, error: DatabaseError) -> None:
         now = self.clock.monotonic()
         if self.error is None:
             self.since, self.reported = now, False
         self.error = error
-        if isinstance(error, DatabaseBusy):
+        if isinstance(error, DatabaseBusy) and now >= self.collect_at:
             # A handler may have returned without ending its transaction. If nothing refers to its connection any more,
             # collecting garbage closes that connection. Without this call, a tick collects seldom.
             gc.collect()
+            self.collect_at = now + COLLECT_EVERY_S
         if not (isinstance(error, DatabaseBusy) and now - self.since < BUSY_IS_TROUBLE_S):
             self.report()
         # Retry quickly while only the write lock is busy, so that we do not miss the moment when it becomes free.
