@@ -5,10 +5,10 @@ The evidence is the audit trail, the occurrence ledger, and the jobs that no led
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache, partial
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -72,7 +72,7 @@ def books(
     # Cache the results of clock_set_back, because many audit entries have the same time.
     set_back = cache(partial(store.clock_set_back, connection, period.begin))
     kept = []
-    unsettled = _unsettled_because(connection, settings)
+    unsettled = _unsettled_because(connection, settings.run.every)
     for each in stored:
         account = _account(
             connection, settings, each, names[each.name], trail, unnamed, set_back, period, now, unsettled
@@ -148,7 +148,7 @@ def _account(
         doubts,
         [span for row in rows if row.action == "backfill" and (span := _span(row.detail))],
         unnamed.get(stored.name, ()),
-        _open_because(stored, settings) or unsettled,
+        _open_because(stored, settings.disabled_schedules) or unsettled,
         store.ran_early_at(connection, stored.id, period.begin, period.end) if early else (),
     )
 
@@ -218,20 +218,20 @@ def _span(detail: Any) -> tuple[datetime, datetime] | None:
     return None if first.tzinfo is None or last.tzinfo is None else (first, last)
 
 
-def _unsettled_because(connection: Connection, settings: Settings) -> str:
+def _unsettled_because(connection: Connection, every: timedelta) -> str:
     """Return why ticks have not settled some occurrences, when the schedules themselves give no reason."""
     newest = explaining.newest_tick(connection)
     off = newest is not None and newest.schedules_on == 0
-    if off and not status_facts.fired_lately(connection, silence_after(settings.run.every)):
+    if off and not status_facts.fired_lately(connection, silence_after(every)):
         return "ticks fire no schedules (CRONJOBS_SCHEDULES=off)"
     return "no tick has settled them yet"
 
 
-def _open_because(stored: StoredSchedule, settings: Settings) -> str | None:
+def _open_because(stored: StoredSchedule, disabled: Collection[str]) -> str | None:
     """Return why ticks do not settle this schedule, or None if the schedule itself gives no reason."""
     if stored.paused is not None:
         return stored.paused
-    if stored.name in settings.disabled_schedules:
+    if stored.name in disabled:
         return "the schedule's entry in the file is broken"
     try:
         read(stored.name, stored.definition)

@@ -265,15 +265,15 @@ def _waiting_lines(health: Health, settings: Settings, times: Times, room: int) 
         lines += wrapped(f"{count:,} due in paused queues: {safe(', '.join(paused), 60)}", room)
     lines += _cap_lines(health, room)
     limited = first([_limited_text(health, limit, count) for limit, count in health.limited.items()], 4)
-    no_time = first(_without_time(health, settings), 4)
+    no_time = first(_without_time(health, settings.run.every), 4)
     return lines + [part for line in [*limited, *no_time] for part in wrapped(line, room, "  ")]
 
 
-def _without_time(health: Health, settings: Settings) -> list[str]:
+def _without_time(health: Health, every: timedelta) -> list[str]:
     """Say why the hosts' last ticks had no time left for due jobs: once for each type and timeout."""
     said = {
         (safe(entry.get("job_type"), 60), str(entry.get("timeout_s"))): f"{words}{why_it_must_fit(entry)}"
-        for tick in health.ticking(settings.run.every)
+        for tick in health.ticking(every)
         for entry in entries_of(tick)
         if entry.get("why") == OUT_OF_TIME and health.queues.get(str(entry.get("queue")), health.others).due
         if (words := in_words(entry)) is not None

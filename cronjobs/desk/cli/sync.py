@@ -69,7 +69,7 @@ def sync(
         facts |= {"cap": [vars(cap) for cap in todo.cap], "uncap": todo.uncap}
         echo_json({"applied": applied} | facts | {"problems": [str(problem) for problem in settings.problems]})
     else:
-        _print_plan(settings, todo, changes)
+        _print_plan(settings.schedules, todo, changes)
     for problem in settings.problems:
         complain(str(problem))
     if refused:
@@ -122,9 +122,11 @@ def _changes(schedules: Mapping[str, ScheduleSettings], stored: Any, name: str) 
     return found
 
 
-def _print_plan(settings: Settings, todo: SyncPlan, changes: Mapping[str, dict[str, Any]]) -> None:
+def _print_plan(
+    schedules: Mapping[str, ScheduleSettings], todo: SyncPlan, changes: Mapping[str, dict[str, Any]]
+) -> None:
     for name in todo.add:
-        echo(coloured(f"+ {name}: {_when(settings.schedules, name)} → {settings.schedules[name].job}", "green"))
+        echo(coloured(f"+ {name}: {_when(schedules, name)} → {schedules[name].job}", "green"))
     for old, new in todo.rename:
         echo(coloured(f"> {old} → {new}", "yellow"))
     for name in todo.change:

@@ -28,7 +28,7 @@ def notes(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
     yield from _shell_words(settings.job_types)
     yield from _short_delays(settings, known)
     yield from _limits_of_types(settings, known)
-    yield from _limits_without_effect(settings)
+    yield from _limits_without_effect(settings.limits)
     yield from _old_schema(settings.folder)
     yield from _app_alembic(settings)
 
@@ -85,8 +85,8 @@ def limits_that_never_applied(limits: Sequence[Limit], keys: Sequence[str | None
     }
 
 
-def _limits_without_effect(settings: Settings) -> Iterator[Note]:
-    for limit in settings.limits:
+def _limits_without_effect(limits: Sequence[Limit]) -> Iterator[Note]:
+    for limit in limits:
         if limit.most and limit.each is not None and limit.each >= limit.most:
             text = (
                 f'"each: {limit.each}" has no effect, because "most: {limit.most}" already limits the jobs of one key'

@@ -175,7 +175,7 @@ class _Reading:
     def _env(self, node: Node | None) -> Setting:
         """Return ``env:`` as one value. All values from the env_file are masked."""
         written = set(node.entries) if isinstance(node, YamlMapping) else set()
-        applied = variables(self._settings, self._given.environ)
+        applied = variables(self._settings.env, self._given.environ)
         value = {name: text if name in written else MASK for name, text in applied.items()}
         found = self._from("env", _masked_by_name(value), node)
         if applied.get(MODULE) != dict(self._settings.env).get(MODULE):

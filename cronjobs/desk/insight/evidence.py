@@ -54,7 +54,7 @@ from cronjobs.desk.insight.schedule_history import (
 from cronjobs.desk.rules.pausing import of_schedule
 from cronjobs.desk.rules.schedule_names import names_of
 from cronjobs.desk.store import explaining
-from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.crontime.timing import Timing, clock_changes, newest_between, next_after, remarks
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.occurrences import BACKFILLED, Range
@@ -78,14 +78,14 @@ class ScheduleEvidence:
         stored = explaining.schedule_named(connection, name)
         if stored is None and name in settings.schedules:
             stored = explaining.schedule_named(connection, settings.schedules[name].renamed_from or "")
-            stored = stored if stored is not None and renaming(settings, stored) == name else None
+            stored = stored if stored is not None and renaming(settings.schedules, stored) == name else None
         self.renamed_from = name if stored is None else None
         if stored is None:
             stored = explaining.schedule_named(connection, schedules.name_now(name, renames))
         if stored is None:
             raise NoSuchSchedule(name, explaining.schedule_names(connection))
         self.stored = stored
-        known = renaming(settings, stored)
+        known = renaming(settings.schedules, stored)
         self.renamed_to = None if known is None or explaining.schedule_named(connection, known) else known
         self.around = surroundings(connection, settings)
         names = names_of(stored.name, renames)
@@ -477,11 +477,11 @@ def _asked_for(row: Any) -> bool:
     return str(row.reason or "").startswith(BACKFILLED)
 
 
-def renaming(settings: Settings, stored: StoredSchedule) -> str | None:
+def renaming(schedules: Mapping[str, ScheduleSettings], stored: StoredSchedule) -> str | None:
     """Return the new name that the file here gives to an active schedule, or None if it is not renamed."""
-    if stored.status != "active" or stored.name in settings.schedules:
+    if stored.status != "active" or stored.name in schedules:
         return None
-    return next((name for name, each in settings.schedules.items() if each.renamed_from == stored.name), None)
+    return next((name for name, each in schedules.items() if each.renamed_from == stored.name), None)
 
 
 def _pieces(stored: StoredSchedule) -> list[tuple[Timing, Piece]]:

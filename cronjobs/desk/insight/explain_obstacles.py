@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -19,7 +19,7 @@ from cronjobs.desk.store import explaining
 from cronjobs.desk.store.status_facts import misdated
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
-from cronjobs.engine.rules.concurrency import Candidate, choose
+from cronjobs.engine.rules.concurrency import Candidate, Limit, choose
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.engine.store.concurrency import running_by_key
 from cronjobs.engine.store.effects import unknown_of
@@ -53,7 +53,7 @@ def with_obstacles(
         return job
     if place.first_id is not None:
         return replace(job, turn_after=AwaitedJob(place.first_id, bool(place.running)))
-    return replace(job, ahead=_ahead(connection, job, place.priority, settings, types().types, runnable))
+    return replace(job, ahead=_ahead(connection, job, place.priority, settings.limits, types().types, runnable))
 
 
 def _with_hosts(connection: Connection, job: JobFacts, every: timedelta) -> JobFacts:
@@ -68,11 +68,11 @@ def _ahead(
     connection: Connection,
     job: JobFacts,
     priority: int,
-    settings: Settings,
+    limits: Sequence[Limit],
     types: Mapping[str, JobType],
     runnable: Collection[str] | None,
 ) -> JobsAhead | None:
-    running: Mapping[str, int] = running_by_key(connection) if settings.limits else {}
+    running: Mapping[str, int] = running_by_key(connection) if limits else {}
     better = earlier = 0
     more = False
     for lane in lanes_due(connection, runnable):
@@ -82,13 +82,13 @@ def _ahead(
             continue
         first = [row for row in lane.rows if lane.priority < priority or (row.run_at, row.id) < (job.run_at, job.id)]
         candidates = [Candidate(row.id, row.concurrency_key) for row in first if row.its_turn]
-        choice = choose(candidates, settings.limits, running, before=0, free=0)
+        choice = choose(candidates, limits, running, before=0, free=0)
         could, running = len(choice.taken), choice.running
         if lane.priority == priority:
             earlier += could
             more |= lane.count > len(lane.rows) == len(first)
         # The rows are a sample. Without limits, the jobs behind it are like those in it.
-        elif could == len(lane.rows) and not settings.limits:
+        elif could == len(lane.rows) and not limits:
             better += lane.count
             more |= lane.count >= COUNTED
         else:

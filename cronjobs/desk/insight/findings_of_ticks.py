@@ -191,7 +191,7 @@ def _config(
     ticking = health.ticking(settings.run.every)
     refused = settings.broken and bool(why_none_starts(settings, ticking))
     # Ticks refuse the file that is or was here, even if none has tried since the file broke.
-    useless = settings.broken and settings.file in settings.contents and not others_work(settings, ticking)
+    useless = settings.broken and settings.file in settings.contents and not others_work(settings.run.every, ticking)
     for wheres, what, text in _together(here):
         its = {name: types.pop(name) for name, causes in list(types.items()) if not {*causes}.isdisjoint(wheres)}
         held = sum(closed.pop(prefix) for prefix in list(closed) if any(_names_limit(w, prefix) for w in wheres))

@@ -385,7 +385,7 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
         at_work = last_ticking([dict(tick._mapping) for tick in ticks], now, settings.run.every)
         still = {tick["host"] for tick in at_work}
         recorded = {host: faults for host, faults in recorded.items() if host in still}
-    here = dict(faults_here(types.faults, settings))
+    here = dict(faults_here(types.faults, settings.problems))
     causes = possible_causes(job_type, here, inline=inline) if job_type not in types.types else ()
     problems = [problem for problem in settings.problems if faults_of_type(job_type, [problem.path], inline)]
     in_file = {as_noted(problem.path, problem.message) for problem in problems}

@@ -75,10 +75,10 @@ def kept_from_starting_here(settings: Settings) -> Causes:
 
 def why_none_starts(settings: Settings, at_work: Iterable[Mapping[str, Any]]) -> Causes:
     """Return why the last ticks here did not start, or () if the last tick did or another host is *at_work*."""
-    return () if others_work(settings, at_work) else kept_from_starting_here(settings)
+    return () if others_work(settings.run.every, at_work) else kept_from_starting_here(settings)
 
 
-def others_work(settings: Settings, at_work: Iterable[Mapping[str, Any]]) -> bool:
+def others_work(every: timedelta, at_work: Iterable[Mapping[str, Any]]) -> bool:
     """Whether another host is *at_work* and has ticked since this host stopped.
 
     If none has, a deploy may have broken the file on all hosts.
@@ -86,7 +86,7 @@ def others_work(settings: Settings, at_work: Iterable[Mapping[str, Any]]) -> boo
     here, at_work = Identity.here().host, list(at_work)
     stopped = max((tick["started_at"] for tick in at_work if tick["host"] == here), default=None)
     others = (tick["started_at"] for tick in at_work if tick["host"] != here)
-    return any(stopped is None or began > stopped + settings.run.every / 2 for began in others)
+    return any(stopped is None or began > stopped + every / 2 for began in others)
 
 
 def did_not_start(whose: str, causes: Causes) -> str:

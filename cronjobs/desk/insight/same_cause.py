@@ -29,6 +29,7 @@ from cronjobs.engine.jobs.job_types import Fault
 from cronjobs.engine.store.schedules import StoredSchedule
 from cronjobs.engine.tick.not_started import LONG_OFF, NO_PLACE, OUT_OF_TIME, TOO_SHORT
 from cronjobs.engine.tick.result import as_noted
+from cronjobs.errors import Problem
 
 FAILED_IN_A_ROW: Final = 3  # the default of warn_after_failures
 # Hosts that record within this time that a job type has become unknown report the same change.
@@ -304,21 +305,21 @@ def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]
 
 def _places(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
     """Map hosts ("" for this host) to the unusable parts of their file and code, which ``config`` also reports."""
-    here = tuple(where for where, _ in faults_here(health.faults, settings))
+    here = tuple(where for where, _ in faults_here(health.faults, settings.problems))
     return ({"": here} if here else {}) | {
         tick["host"]: tuple(recorded_faults(tick)) for tick in others_at_fault(health, settings)
     }
 
 
-def faults_here(faults: Iterable[Fault], settings: Settings) -> list[tuple[str, str]]:
+def faults_here(faults: Iterable[Fault], problems: Iterable[Problem]) -> list[tuple[str, str]]:
     """Return the unusable parts of the file and the code here, as pairs of where and why. *faults*: of the code."""
     found = [(fault.where, fault.what) for fault in faults]
-    return [*found, *((problem.path, problem.message) for problem in settings.problems)]
+    return [*found, *((problem.path, problem.message) for problem in problems)]
 
 
 def others_at_fault(health: Health, settings: Settings) -> list[Mapping[str, Any]]:
     """Return the ticks of ``last_ticking`` that recorded faults other than those here."""
-    here = dict(starmap(as_noted, faults_here(health.faults, settings)))
+    here = dict(starmap(as_noted, faults_here(health.faults, settings.problems)))
     last = health.last_ticking(settings.run.every)
     # If no tick starts with the file here, this host's last tick recorded the faults of an earlier file.
     none_starts = settings.broken and not health.ticking(settings.run.every)

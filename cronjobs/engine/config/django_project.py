@@ -121,7 +121,7 @@ def with_its_database(settings: Settings, file: str, environ: Mapping[str, str],
     root does not import them if other users can write to their files.
     """
     if settings_of_django() is None:
-        module = variables(settings, environ).get(MODULE) or environ.get(MODULE)
+        module = variables(settings.env, environ).get(MODULE) or environ.get(MODULE)
         modules = [module] if module else []
         prepare_imports(replace(settings, imports=(*settings.imports, *modules)))
     try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import site
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -32,21 +32,21 @@ def prepare_imports(settings: Settings) -> None:
     trust.require(settings, os.environ)
     if os.geteuid() == 0:
         _watched.by(settings, os.environ)
-    os.environ.update(variables(settings, os.environ))
+    os.environ.update(variables(settings.env, os.environ))
     for folder in map(os.path.realpath, (*reversed(settings.python_path), settings.folder)):
         if folder not in sys.path:
             sys.path.insert(0, folder)
 
 
-def variables(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+def variables(env: Iterable[tuple[str, str]], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the file and its env_file set in a process that starts with *environ*.
 
     The file's PATH overrides cron's, and so does each variable under ``env:`` except DJANGO_SETTINGS_MODULE. For
     DJANGO_SETTINGS_MODULE the environment takes precedence, as in manage.py. Otherwise an app could enqueue into one
-    database while ticks read another. ``settings.env`` contains a variable from an env_file only if the environment
+    database while ticks read another. *env* contains a variable from an env_file only if the environment
     lacks the variable.
     """
-    found = dict(settings.env)
+    found = dict(env)
     if MODULE in found and environ.get(MODULE):
         found[MODULE] = environ[MODULE]
     return found

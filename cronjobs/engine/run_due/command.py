@@ -87,7 +87,7 @@ def run_tick(given: TickOptions) -> NoReturn:
             code_at_fault=mail.code_at_fault(),
             kept_from_starting=mail.kept_from_starting(),
             fire_schedules=fires,
-            taken_over=taken_over(settings),
+            taken_over=taken_over(settings.schedules),
             unreported=unreported,
             start=armed.start,
             spool=spool,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
 
@@ -50,11 +51,11 @@ def readable_settings(given: TickOptions) -> Settings | None:
     return settings
 
 
-def taken_over(settings: Settings) -> list[str]:
+def taken_over(schedules: Collection[str]) -> list[str]:
     """Return the schedules that this tick takes over from cron. The list is empty unless this is the trial tick of
     ``crontab swap``.
     """
-    return [name for name in os.environ.pop(TAKES_OVER, "").split() if name in settings.schedules]
+    return [name for name in os.environ.pop(TAKES_OVER, "").split() if name in schedules]
 
 
 def fires_schedules() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from cronjobs.clock import SYSTEM
@@ -42,7 +43,7 @@ def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview
         "alerts": str(int(settings.alerts is not None)),
         "schema_revision": seen.schema_revision,
         "oldest_code": seen.oldest_code,
-        "linger_s": str(_linger_s(start, settings)),
+        "linger_s": str(_linger_s(start, settings.run.linger)),
         "budget_s": str(settings.run.budget.total_seconds()),
         "every_s": str(settings.run.every.total_seconds()),
         "beyond_s": str((settings.run.lease + CLOCK_SLACK).total_seconds()),
@@ -74,7 +75,7 @@ def _often(settings: Settings) -> bool:
     return settings.metrics.textfile is not None or settings.run.ping is not None
 
 
-def _linger_s(start: Start, settings: Settings) -> float:
+def _linger_s(start: Start, linger: timedelta | None) -> float:
     """Return the seconds after which a tick of this command line looks for work again, or 0 if such a tick does not
     linger.
 
@@ -82,7 +83,7 @@ def _linger_s(start: Start, settings: Settings) -> float:
     tick that looks for work once.
     """
     for_one = tuple(word.startswith((b"--wait", b"--limit", b"--budget")) for word in start.arguments)
-    return 0 if settings.run.linger is None or any(for_one) else settings.run.linger.total_seconds()
+    return 0 if linger is None or any(for_one) else linger.total_seconds()
 
 
 def _as_libpq_reads_it(url: str, address: Address) -> str | None:

@@ -87,10 +87,10 @@ def main() -> None:
         settings = load.load(Path(handover.config), environ=os.environ, database_url=handover.database)
         masking.remember(settings.secrets)
         trust.require(settings, os.environ, programs=True)
-        job_type = handover.as_type(settings)
+        job_type = handover.as_type(settings.job_types)
         watchdog.stand_at(SYSTEM.monotonic() + settings.run.lease.total_seconds())
         database = Database(parse_url(settings.database, settings.schema), connections=2)
-        adopted = None if signals.came else adopt(database, handover, settings)
+        adopted = None if signals.came else adopt(database, handover, settings.run)
     except CronjobsError as error:
         _answer(descriptor, str(error).partition("\n")[0])
         os._exit(error.exit_code)

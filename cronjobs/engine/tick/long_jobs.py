@@ -14,6 +14,7 @@ import queue
 import select
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
@@ -21,7 +22,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from cronjobs.clock import SYSTEM, Clock
-from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.settings import JobTypeSettings, RunSettings, Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.retrying import patiently
 from cronjobs.engine.execution.attempt import Attempt, Ended
@@ -104,13 +105,13 @@ class Handover:
     def decode(cls, data: bytes) -> Handover:
         return cls(**json.loads(data))
 
-    def as_type(self, settings: Settings) -> JobType:
+    def as_type(self, job_types: Mapping[str, JobTypeSettings]) -> JobType:
         """Return the job type as the tick knew it.
 
         For a command, the command's own settings are read from the file again. Raises CronjobsError if the file no
         longer declares the command.
         """
-        declared = settings.job_types.get(self.job_type)
+        declared = job_types.get(self.job_type)
         if self.is_command and (declared is None or declared.command is None):
             raise CronjobsError(f"the command {self.job_type} is no longer in {self.config}")
         policy = read_policy(json.loads(self.row_policy))
@@ -258,7 +259,7 @@ class Adopted:
     now: datetime
 
 
-def adopt(database: Database, handover: Handover, settings: Settings) -> Adopted | None:
+def adopt(database: Database, handover: Handover, run: RunSettings) -> Adopted | None:
     """Take over the lease of a long job from the tick.
 
     Return None if the tick no longer has the job, or if too many long jobs already run on this host. If the reply to
@@ -283,9 +284,9 @@ def adopt(database: Database, handover: Handover, settings: Settings) -> Adopted
                     connection,
                     held,
                     locked_by=own,
-                    lease=settings.run.lease,
+                    lease=run.lease,
                     host=identity.host,
-                    at_most=settings.run.long_jobs,
+                    at_most=run.long_jobs,
                     policy=handover.row_policy,
                 )
         return None if job is None else Adopted(job, sent, now)

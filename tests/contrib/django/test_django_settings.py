@@ -407,8 +407,8 @@ def test_the_environment_chooses_djangos_settings_as_for_manage_py(site: Path) -
 def test_only_djangos_settings_module_overrides_the_files_env() -> None:
     settings = Settings(Path("cronjobs.yaml"), Path(), env=(("PATH", "/bin"), ("DJANGO_SETTINGS_MODULE", "dev")))
     prod, unset = {"PATH": "/usr/bin", "DJANGO_SETTINGS_MODULE": "prod"}, {"DJANGO_SETTINGS_MODULE": ""}
-    assert variables(settings, prod) == {"PATH": "/bin", "DJANGO_SETTINGS_MODULE": "prod"}
-    assert variables(settings, unset) == dict(settings.env)
+    assert variables(settings.env, prod) == {"PATH": "/bin", "DJANGO_SETTINGS_MODULE": "prod"}
+    assert variables(settings.env, unset) == dict(settings.env)
 
 
 ENV_LINES = ["env: {DJANGO_SETTINGS_MODULE: site_settings}", "env:\n  DJANGO_SETTINGS_MODULE: site_settings"]

@@ -384,14 +384,14 @@ SETTINGS = Settings(Path("cronjobs.yaml"), Path(), run=RunSettings(long_jobs=2))
 
 def test_who_adopts_holds_the_lease_and_the_tick_does_so_no_more(database: Database) -> None:
     [held] = claimed(database)
-    adopted = take_over(database, request(held), SETTINGS)
+    adopted = take_over(database, request(held), SETTINGS.run)
     assert adopted is not None
     assert (adopted.job.id, adopted.job.attempt) == (held.job_id, held.attempt)
     assert adopted.job.locked_by != TICK
     with database.write() as connection:
         assert renew(connection, [held], MINUTE).lost == {held.job_id}
         assert renew(connection, [held._replace(locked_by=str(adopted.job.locked_by))], MINUTE).renewed == {held.job_id}
-    assert take_over(database, request(held), SETTINGS) is None  # a second process of the same tick
+    assert take_over(database, request(held), SETTINGS.run) is None  # a second process of the same tick
 
 
 def test_of_two_that_adopt_at_once_the_second_counts_the_first(database: Database, database_url: str) -> None:
@@ -413,7 +413,7 @@ def test_of_two_that_adopt_at_once_the_second_counts_the_first(database: Databas
 
 
 def test_no_more_are_adopted_than_a_host_may_run(database: Database) -> None:
-    found = [take_over(database, request(held), SETTINGS) is not None for held in claimed(database, 3)]
+    found = [take_over(database, request(held), SETTINGS.run) is not None for held in claimed(database, 3)]
     assert found == [True, True, False]
 
 
@@ -440,7 +440,7 @@ def test_an_adoption_whose_commit_got_no_answer_is_settled_by_reading(
     [held] = claimed(database)
     before = SYSTEM.monotonic()
     with _answer_lost(database, monkeypatch, 2) as lost:
-        adopted = take_over(database, request(held), SETTINGS)
+        adopted = take_over(database, request(held), SETTINGS.run)
     assert lost == [2]
     assert adopted is not None
     assert adopted.job.id == held.job_id
@@ -454,5 +454,5 @@ def test_the_retry_policy_and_the_exit_codes_travel_with_the_job() -> None:
     exit_codes = ExitCodes(frozenset({0, 3}), frozenset({78}))
     job = Job(1, "t.any", {}, attempt=2, locked_by=TICK)
     sent = Handover.of(SETTINGS, Attempt(job, JobType("t.any", MINUTE, policy, exit_codes=exit_codes), MINUTE))
-    received = Handover.decode(sent.encode()).as_type(SETTINGS)
+    received = Handover.decode(sent.encode()).as_type(SETTINGS.job_types)
     assert (received.retry, received.exit_codes) == (policy, exit_codes)

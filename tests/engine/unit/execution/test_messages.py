@@ -49,6 +49,6 @@ def test_a_long_jobs_process_gets_what_the_tick_knew_of_its_type() -> None:
     )
     back = Handover.decode(handover.encode())
     assert back == handover
-    job_type = back.as_type(Settings(Path("cronjobs.yaml"), Path()))
+    job_type = back.as_type({})
     assert (job_type.retry, job_type.timeout) == (retry, timedelta(hours=1))
     assert job_type.exit_codes == ExitCodes(frozenset({0, 3}), frozenset({78}))
