@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from cronjobs.desk.insight.explain_exec import LATE, next_due
-from cronjobs.desk.insight.schedule_facts import STRIP, RunFacts, ScheduleFacts
+from cronjobs.desk.insight.schedule_facts import STRIP, ScheduleFacts
 from cronjobs.desk.store import exec_runs
 from cronjobs.desk.store.exec_runs import LatestRun
+from cronjobs.desk.store.schedule_runs import RunFacts
 from cronjobs.model import Status
 
 

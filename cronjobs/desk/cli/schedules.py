@@ -15,8 +15,9 @@ from cronjobs.desk.cli.output import COLOURS, columns_of, labelled, table, width
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.status_json import run_object
 from cronjobs.desk.insight.formatting import Times, on_the_clock, safe, status_word
-from cronjobs.desk.insight.schedule_facts import PRUNED, RunFacts, last_runs, really_next
+from cronjobs.desk.insight.schedule_facts import last_runs, really_next
 from cronjobs.desk.store import listing
+from cronjobs.desk.store.schedule_runs import PRUNED, RunFacts
 from cronjobs.engine.command.printing import coloured, json_text
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.crontime.zone_names import zone_exists

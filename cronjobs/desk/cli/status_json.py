@@ -14,8 +14,9 @@ from cronjobs.desk.insight.finding import finding_object
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import QueueTrends, queue_trends
-from cronjobs.desk.insight.schedule_facts import RunFacts, ScheduleFacts
+from cronjobs.desk.insight.schedule_facts import ScheduleFacts
 from cronjobs.desk.store.schedule_health import active_schedules
+from cronjobs.desk.store.schedule_runs import RunFacts
 from cronjobs.engine.config.settings import Settings
 
 

@@ -12,7 +12,8 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cronjobs.desk.store.schedule_runs import (
-    LedgerRun,
+    EARLY,
+    RunFacts,
     ScheduleRow,
     longest_running,
     newest_runs,
@@ -22,32 +23,13 @@ from cronjobs.desk.store.schedule_runs import (
 )
 from cronjobs.engine.crontime.timing import next_after
 from cronjobs.engine.schedules.planning import read
+from cronjobs.model import Status
 
 LOOKED_AT: Final = 100  # read at most this many ledger rows of each schedule
 STRIP: Final = 20  # show this many runs
 ENOUGH: Final = 20  # state a usual duration only after this many successful runs
-PRUNED: Final = "pruned"  # the outcome of a run whose job row is gone
-EARLY: Final = "early"  # the outcome of a run that a wrong clock made before it was due
+SUCCEEDED: Final = (Status.SUCCEEDED, EARLY)
 NO_RESULT: Final = frozenset({"queued", "running"})
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """The result of one ledger row, which may stand for several occurrences.
-
-    ``outcome``: the job's status ("failed" means that it will be retried), "pruned", "early" (a wrong clock ran the job
-    before it was due), or why there was no run ("missed", "skipped", "coalesced"). ``at``: when the job reached that
-    outcome. If the job is queued or pruned, or there was no run, ``at`` is when the occurrence was due. If the job ran
-    early, it ran at or before ``at``. ``took``: the last attempt's duration, if recorded. ``count``: the number of
-    occurrences.
-    """
-
-    outcome: str
-    at: datetime
-    due_at: datetime
-    job_id: int | None
-    took: timedelta | None = None
-    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -117,10 +99,17 @@ def schedule_facts(connection: Connection, schedule_ids: Collection[int]) -> dic
         return {}
     runs = newest_runs(connection, schedule_ids, LOOKED_AT)
     by_hand, running = newest_triggered(connection, schedule_ids), longest_running(connection, schedule_ids)
-    return {
-        row.id: _facts(row, runs.get(row.id, []), by_hand.get(row.id), running.get(row.id))
-        for row in rows_with_next(connection, schedule_ids)
-    }
+    found = {}
+    for row in rows_with_next(connection, schedule_ids):
+        its = runs.get(row.id, [])
+        found[row.id] = ScheduleFacts(
+            **vars(row),
+            runs=tuple(its[:STRIP]),
+            durations=tuple(each.took for each in its if each.outcome in SUCCEEDED and each.took is not None),
+            triggered=by_hand.get(row.id),
+            running=running.get(row.id),
+        )
+    return found
 
 
 def last_runs(connection: Connection, schedule_ids: Collection[int]) -> dict[int, RunFacts]:
@@ -128,11 +117,10 @@ def last_runs(connection: Connection, schedule_ids: Collection[int]) -> dict[int
 
     Runs triggered by hand count as well.
     """
-    found = {each: list(map(run_facts, rows)) for each, rows in newest_runs(connection, schedule_ids, STRIP).items()}
-    by_hand = {each: run_facts(row) for each, row in newest_triggered(connection, schedule_ids).items()}
+    found, by_hand = newest_runs(connection, schedule_ids, STRIP), newest_triggered(connection, schedule_ids)
     results = {each: newest_result(found.get(each, []), by_hand.get(each)) for each in found.keys() | by_hand}
     shown = {each: result for each, result in results.items() if result is not None}
-    return shown | {each: run_facts(row) for each, row in longest_running(connection, schedule_ids).items()}
+    return shown | longest_running(connection, schedule_ids)
 
 
 def rows_with_next(connection: Connection, schedule_ids: Collection[int]) -> list[ScheduleRow]:
@@ -157,24 +145,3 @@ def really_next(connection: Connection, due: Mapping[str, datetime | None]) -> d
                 at = next_after(when, at)
             found[name] = at
     return found
-
-
-def _facts(
-    schedule: ScheduleRow, rows: Sequence[LedgerRun], by_hand: LedgerRun | None, running: LedgerRun | None
-) -> ScheduleFacts:
-    return ScheduleFacts(
-        **vars(schedule),
-        runs=tuple(run_facts(row) for row in rows[:STRIP]),
-        durations=tuple(row.took for row in rows if row.status == "succeeded" and row.took is not None),
-        triggered=None if by_hand is None else run_facts(by_hand),
-        running=None if running is None else run_facts(running),
-    )
-
-
-def run_facts(row: LedgerRun) -> RunFacts:
-    outcome = row.outcome if row.outcome != "enqueued" else row.status or PRUNED
-    reached = {"running": row.started_at, "failed": row.last_failed_at}.get(outcome, row.finished_at) or row.last_for
-    if row.early:
-        outcome = EARLY if outcome in ("succeeded", PRUNED) else outcome
-        reached = min(reached, row.early_by or reached)
-    return RunFacts(outcome, reached, row.last_for, row.job_id, row.took, row.count)

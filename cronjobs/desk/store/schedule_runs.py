@@ -20,8 +20,11 @@ from cronjobs.engine.rules.occurrences import RAN_EARLY, early_by, ran_early
 from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.schedules import PAUSED_BY
 from cronjobs.engine.store.sql import AMONG_IDS, run
+from cronjobs.model import Status
 
 EARLY_READ: Final = 1000  # read at most this many occurrences
+PRUNED: Final = "pruned"  # the outcome of a run whose job row is gone
+EARLY: Final = "early"  # the outcome of a run that a wrong clock made before it was due
 
 
 @dataclass(frozen=True)
@@ -36,27 +39,22 @@ class ScheduleRow:
 
 
 @dataclass(frozen=True)
-class LedgerRun:
-    """A ledger row and the job that was created for it.
+class RunFacts:
+    """The result of one ledger row, which may stand for several occurrences.
 
-    The job's fields are None if there is no job, or if it was pruned.
-
-    ``count`` is the number of occurrences in the row. ``took`` is how long the job's last attempt ran, if that attempt
-    ended and is still recorded. If ``early``, a wrong clock ran the job before it was due, and nothing has run it
-    since. ``early_by`` is the instant, by a correct clock, at or before which the job ran.
+    ``outcome``: the job's status ("failed" means that it will be retried), "pruned", "early" (a wrong clock ran the job
+    before it was due), or why there was no run ("missed", "skipped", "coalesced"). ``at``: when the job reached that
+    outcome. If the job is queued or pruned, or there was no run, ``at`` is when the occurrence was due. If the job ran
+    early, it ran at or before ``at``. ``took``: the last attempt's duration, if it ended and is recorded. ``count``:
+    the number of occurrences.
     """
 
-    last_for: datetime
     outcome: str
+    at: datetime
+    due_at: datetime
     job_id: int | None
-    status: str | None = None
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
-    last_failed_at: datetime | None = None
     took: timedelta | None = None
     count: int = 1
-    early: bool = False
-    early_by: datetime | None = None
 
 
 def schedule_rows(connection: Connection, schedule_ids: Collection[int]) -> list[ScheduleRow]:
@@ -98,7 +96,7 @@ def active_names(connection: Connection) -> dict[int, str]:
     return {row.id: row.name for row in rows}
 
 
-def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[LedgerRun]]:
+def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int) -> dict[int, list[RunFacts]]:
     """Return each schedule's newest *rows* ledger rows, newest first, without rows that a wrong clock dated ahead."""
     ledger = run(
         connection,
@@ -108,20 +106,22 @@ def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int
         rows_each=rows,
     ).all()
     ids = {row.job_id for row in ledger if row.job_id is not None and row.outcome == "enqueued"}
-    jobs = _jobs(connection, ids)
-    pruned = pruned_dead(connection, ids - jobs.keys())
-    lists: dict[int, list[LedgerRun]] = {}
+    jobs, pruned = _jobs(connection, ids)
+    lists: dict[int, list[RunFacts]] = {}
     for row in ledger:
-        job = jobs.get(row.job_id) if row.outcome == "enqueued" else None
-        its = replace(_with_job(row.last_for, row.outcome, row.job_id, job, pruned), count=row.occurrences)
+        job, its = None, RunFacts(row.outcome, row.last_for, row.last_for, row.job_id)
+        if row.outcome == "enqueued":
+            job = jobs.get(row.job_id)
+            its = _run(row.last_for, row.job_id, job, pruned)
         if ran_early(row.reason, None if job is None else job.attempts):
-            its = replace(its, early=True, early_by=early_by(row.reason))
-        lists.setdefault(row.schedule_id, []).append(its)
+            outcome = EARLY if its.outcome in (Status.SUCCEEDED, PRUNED) else its.outcome
+            its = replace(its, outcome=outcome, at=min(its.at, early_by(row.reason) or its.at))
+        lists.setdefault(row.schedule_id, []).append(replace(its, count=row.occurrences))
     return lists
 
 
-def newest_triggered(connection: Connection, schedule_ids: Collection[int]) -> dict[int, LedgerRun]:
-    """Return, by schedule id, the newest run that a person triggered, in the form of a ledger row."""
+def newest_triggered(connection: Connection, schedule_ids: Collection[int]) -> dict[int, RunFacts]:
+    """Return, by schedule id, the newest run that a person triggered. It was due when the person triggered it."""
     rows = run(
         connection,
         f"""
@@ -131,18 +131,12 @@ def newest_triggered(connection: Connection, schedule_ids: Collection[int]) -> d
           FROM {SCHEDULES} s WHERE s.id {AMONG_IDS}) t JOIN {AUDIT} a ON a.id = t.newest""",
         ids=sorted(schedule_ids),
     )
-    asked = {row.schedule_id: (row.at, triggered_job(row.detail)) for row in rows}
-    ids = {job_id for _, job_id in asked.values() if job_id is not None}
-    jobs = _jobs(connection, ids)
-    pruned = pruned_dead(connection, ids - jobs.keys())
-    return {
-        schedule_id: _with_job(at, "enqueued", job_id, jobs.get(job_id), pruned)
-        for schedule_id, (at, job_id) in asked.items()
-        if job_id is not None
-    }
+    made = [(row.schedule_id, row.at, job_id) for row in rows if (job_id := triggered_job(row.detail)) is not None]
+    jobs, pruned = _jobs(connection, {job_id for *_, job_id in made})
+    return {schedule_id: _run(at, job_id, jobs.get(job_id), pruned) for schedule_id, at, job_id in made}
 
 
-def longest_running(connection: Connection, schedule_ids: Collection[int]) -> dict[int, LedgerRun]:
+def longest_running(connection: Connection, schedule_ids: Collection[int]) -> dict[int, RunFacts]:
     """Return, by schedule id, the job of the schedule that has been running for longest.
 
     Later occurrences may have been skipped or triggered since, so that job need not be among the newest runs.
@@ -156,14 +150,13 @@ def longest_running(connection: Connection, schedule_ids: Collection[int]) -> di
         ids=sorted(schedule_ids),
     )
     return {
-        row.schedule_id: LedgerRun(
-            row.scheduled_for or row.started_at, "enqueued", row.id, "running", started_at=row.started_at
-        )
+        row.schedule_id: RunFacts(Status.RUNNING, row.started_at, row.scheduled_for or row.started_at, row.id)
         for row in rows
     }
 
 
-def _jobs(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:
+def _jobs(connection: Connection, ids: set[int]) -> tuple[dict[int, Row[Any]], Collection[int]]:
+    """Return the jobs among *ids* that exist, and the dead jobs among them that retention deleted."""
     # Find the last attempt by a subquery, since PostgreSQL may turn a join into a scan of all attempts.
     # If a thread outlived its timeout, last_failed_at is when a tick recovered the job. Its attempt ended before that.
     found = run(
@@ -177,17 +170,17 @@ def _jobs(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]]:
         FROM {JOBS} j WHERE j.id {AMONG_IDS}""",
         ids=sorted(ids),
     )
-    return {row.id: row for row in found}
+    jobs = {row.id: row for row in found}
+    return jobs, pruned_dead(connection, ids - jobs.keys())
 
 
-def _with_job(
-    at: datetime, outcome: str, job_id: int | None, job: Row[Any] | None, pruned: Collection[int]
-) -> LedgerRun:
-    """Join a ledger row and its job. *pruned* are the dead jobs that retention deleted."""
+def _run(due_at: datetime, job_id: int | None, job: Row[Any] | None, pruned: Collection[int]) -> RunFacts:
+    """Return the result of an occurrence that made a job. *pruned* are the dead jobs that retention deleted."""
     if job is None:
-        return LedgerRun(at, outcome, job_id, "dead" if outcome == "enqueued" and job_id in pruned else None)
+        return RunFacts(Status.DEAD if job_id in pruned else PRUNED, due_at, due_at, job_id)
+    reached = {Status.RUNNING: job.started_at, Status.FAILED: job.last_failed_at}.get(job.status, job.finished_at)
     took = None if job.seconds is None else timedelta(seconds=float(job.seconds))
-    return LedgerRun(at, outcome, job_id, job.status, job.started_at, job.finished_at, job.last_failed_at, took)
+    return RunFacts(job.status, reached or due_at, due_at, job_id, took)
 
 
 def with_long_runs(connection: Connection, *, longer_than: timedelta, among_last: int, limit: int) -> list[int]:

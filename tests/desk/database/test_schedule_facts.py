@@ -12,7 +12,8 @@ from sqlalchemy import insert, select
 from support.lookingrows import NOW, Rows, ago
 from support.lookingrows import rows as rows
 
-from cronjobs.desk.insight.schedule_facts import RunFacts, last_runs, p95, schedule_facts
+from cronjobs.desk.insight.schedule_facts import last_runs, p95, schedule_facts
+from cronjobs.desk.store.schedule_runs import RunFacts
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.testing import FakeClock

@@ -22,10 +22,10 @@ from cronjobs.desk.insight.finding import WELL
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.health import Health
-from cronjobs.desk.insight.schedule_facts import NO_RESULT, PRUNED, ScheduleFacts, last_runs, rows_with_next
+from cronjobs.desk.insight.schedule_facts import NO_RESULT, ScheduleFacts, last_runs, rows_with_next
 from cronjobs.desk.insight.worst_first import run_by_cron, worst_first
 from cronjobs.desk.store import exec_runs
-from cronjobs.desk.store.schedule_runs import active_names
+from cronjobs.desk.store.schedule_runs import PRUNED, active_names
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import quarters
 from cronjobs.engine.store.counts import by_hour
