@@ -88,9 +88,8 @@ class ScheduleEvidence:
         known = renaming(settings.schedules, stored)
         self.renamed_to = None if known is None or explaining.schedule_named(connection, known) else known
         self.around = surroundings(connection, settings)
-        names = names_of(stored.name, renames)
-        self.names = {each.name for each in names}
-        trail = explaining.trail(connection, ("define", "retire"), self.names)
+        self.names = names = names_of(stored.name, renames)
+        trail = explaining.trail(connection, ("define", "retire"), {each.name for each in names})
         self.eras = eras([row for row in trail if any(each.holds(row.subject, row.at) for each in names)], stored)
         subjects = ["all", *(f"schedule {each.name}" for each in names)]
         self.pauses = [

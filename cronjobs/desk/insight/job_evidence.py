@@ -43,10 +43,11 @@ from cronjobs.desk.insight.schedule_history import (
 from cronjobs.desk.insight.waiting import options_against
 from cronjobs.desk.insight.watched import last_ticking, quiet_after
 from cronjobs.desk.rules.pausing import of_queue
-from cronjobs.desk.rules.schedule_names import names_of
+from cronjobs.desk.rules.schedule_names import Name, names_of
 from cronjobs.desk.rules.settling import settled_effect
 from cronjobs.desk.rules.tick_rows import did_of, outages_in, texts_in, was_importing
 from cronjobs.desk.store import explaining
+from cronjobs.desk.store.status_facts import triggered
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.crontime.zone_names import zone_exists
 from cronjobs.engine.execution.foreground_claim import WORKER
@@ -465,19 +466,18 @@ def _triggered_since(connection: Connection, job: JobFacts) -> list[Triggered]:
     if job.schedule is None or job.status not in NOT_DONE:
         return []
     renames = schedules.renames(connection)
-    names = {each.name for each in names_of(schedules.name_now(job.schedule, renames), renames)}
+    names = names_of(schedules.name_now(job.schedule, renames), renames)
     return triggered_since(connection, names, job.created_at)
 
 
-def triggered_since(connection: Connection, names: Collection[str], since: datetime) -> list[Triggered]:
+def triggered_since(connection: Connection, names: Sequence[Name], since: datetime) -> list[Triggered]:
     """Return a schedule's runs triggered by hand since *since*, newest first. *names*: all of the schedule's names."""
-    made = explaining.triggers(connection, names, since)
-    jobs = {row.id: row for row in explaining.jobs_of(connection, [job_id for *_, job_id in made])} if made else {}
     return [
-        Triggered(job_id, at, by, jobs[job_id].status, jobs[job_id].finished_at, bool(jobs[job_id].dismissed))
-        if job_id in jobs
-        else Triggered(job_id, at, by)
-        for at, by, job_id in made
+        Triggered(run.job_id, run.at, run.by, job.status, job.finished_at, job.dismissed)
+        if (job := run.job) is not None
+        else Triggered(run.job_id, run.at, run.by)
+        for run in triggered(connection, names)
+        if run.at >= since
     ]
 
 

@@ -101,9 +101,11 @@ class OccurrenceResult:
 
 @dataclass(frozen=True)
 class ByHand:
-    """A run that a person triggered at the instant ``at``. ``job`` is None if the job was pruned."""
+    """A run that the person ``by`` triggered at the instant ``at``. ``job`` is None if the job was pruned."""
 
     at: datetime
+    by: str | None
+    job_id: int
     job: JobNow | None
 
     @property

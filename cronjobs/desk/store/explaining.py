@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, select
 
-from cronjobs.desk.store.status_facts import NUMBER_IMPORTING, TRIGGERS_READ, triggered_job
+from cronjobs.desk.store.status_facts import NUMBER_IMPORTING
 from cronjobs.desk.store.tailing import JOB_PROGRESS
 from cronjobs.desk.store.trail import has_id
 from cronjobs.engine.database.tables import audit, occurrences, pauses, schedules, ticks
@@ -78,19 +78,6 @@ def trail(connection: Connection, actions: Collection[str], subjects: Collection
         .where(audit.c.action.in_(list(actions)), audit.c.subject.in_(list(subjects)))
         .order_by(audit.c.at, audit.c.id)
     ).all()
-
-
-def triggers(connection: Connection, names: Collection[str], since: datetime) -> list[tuple[datetime, str | None, int]]:
-    """Return the newest TRIGGERS_READ runs triggered under these names since *since*, as (when, who, job id)."""
-    rows = run(
-        connection,
-        f"SELECT a.at, a.actor, a.detail FROM {AUDIT} a WHERE a.action = 'trigger' AND a.subject {AMONG_NAMES} "
-        "AND a.at >= :since ORDER BY a.at DESC, a.id DESC LIMIT :most",
-        names=sorted(names),
-        since=since,
-        most=TRIGGERS_READ,
-    ).all()
-    return [(row.at, row.actor, job_id) for row in rows if (job_id := triggered_job(row.detail)) is not None]
 
 
 def pause_rows(connection: Connection) -> Sequence[Row[Any]]:

@@ -204,9 +204,9 @@ def triggered(connection: Connection, names: Sequence[Name]) -> list[ByHand]:
     *names*: all names of the schedule. Backfilled runs are left out, because they have ledger rows like all other runs.
     """
     rows = list(islice(_audited(connection, "trigger", names, TRIGGERS_READ), TRIGGERS_READ))
-    made = [(row.at, job_id) for row in rows if (job_id := triggered_job(row.detail)) is not None]
-    jobs = jobs_now(connection, {job_id for _, job_id in made})
-    return [ByHand(at, jobs.get(job_id)) for at, job_id in made]
+    made = [(row.at, row.actor, job_id) for row in rows if (job_id := triggered_job(row.detail)) is not None]
+    jobs = jobs_now(connection, {job_id for *_, job_id in made})
+    return [ByHand(at, by, job_id, jobs.get(job_id)) for at, by, job_id in made]
 
 
 def triggered_job(detail: Any) -> int | None:
@@ -571,8 +571,8 @@ def _audited(connection: Connection, action: str, names: Sequence[Name], most: i
     for name in names:
         rows = run(
             connection,
-            f"SELECT a.id, a.at, a.subject, a.detail FROM {AUDIT} a WHERE a.action = :action AND a.subject = :schedule "
-            "ORDER BY a.at DESC, a.id DESC LIMIT :most",
+            f"SELECT a.id, a.at, a.actor, a.subject, a.detail FROM {AUDIT} a WHERE a.action = :action "
+            "AND a.subject = :schedule ORDER BY a.at DESC, a.id DESC LIMIT :most",
             action=action,
             schedule=name.name,
             most=most,

@@ -152,6 +152,6 @@ def test_a_run_by_hand_stands_for_what_was_due_before_it() -> None:
 )
 def test_a_run_by_hand_counts_by_what_became_of_its_job(state: JobNow | None, stands: bool) -> None:
     at, earlier = NOW - HOUR, NOW - 5 * HOUR
-    assert covered_by([ByHand(at, state)], NOW, HOUR) == (at if stands else None)
-    found = covered_by([ByHand(at, state), ByHand(earlier, DONE)], NOW, HOUR)
+    assert covered_by([ByHand(at, "ada", 1, state)], NOW, HOUR) == (at if stands else None)
+    found = covered_by([ByHand(at, "ada", 1, state), ByHand(earlier, "ada", 2, DONE)], NOW, HOUR)
     assert found == (at if stands else earlier), "an earlier one may stand where the last does not"
