@@ -44,6 +44,7 @@ from cronjobs.desk.insight.formatting import (
     tries,
     without_attempts,
 )
+from cronjobs.desk.insight.job_notes import is_dismissed, note
 from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.store import listing
@@ -55,7 +56,7 @@ from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.store import shown_columns
 from cronjobs.engine.store.pruning import STRIPPED
 from cronjobs.errors import CronjobsError, UsageError
-from cronjobs.model import Status, rough, seconds_text
+from cronjobs.model import Status, seconds_text
 
 ATTEMPTS_SHOWN = 20
 TYPES_SHOWN: Final = 4
@@ -158,39 +159,9 @@ def _when(job: Mapping[str, Any], times: Times) -> str:
 
 
 def _note(job: Mapping[str, Any], times: Times, settings: Settings, holders: Holders) -> str:
-    failed = tries(job["failures"], most_tries(job["job_type"], job["max_attempts"], settings, None))
-    error = safe(job["last_error"])
-    match job["status"]:
-        case Status.SUCCEEDED:
-            return ", ".join(part for part in (took(job["started_at"], job["finished_at"]), failed) if part)
-        case Status.RUNNING:
-            left = job["locked_until"] - times.now
-            host = host_of(job["locked_by"])
-            if holders.is_gone(job["locked_by"]):
-                return f"on {host}, the runner's process is gone"
-            if left.total_seconds() < 0:
-                return f"OVERDUE on {host}: lease ended {rough(left)} ago"
-            return ", ".join(part for part in (f"on {host}", f"lease {rough(left)} left", failed) if part)
-        case Status.QUEUED if not failed and not job["losses"]:
-            queue = "" if job["queue"] == "default" else f"queue {safe(job['queue'])}"
-            # Such a job was snoozed, interrupted, released, or retried by hand.
-            claimed = "claimed before" if job["attempts"] else ""
-            return ", ".join(part for part in (claimed, queue) if part)
-        case _:
-            lost = f"lost {counted(job['losses'], 'time')}" if job["losses"] else ""
-            seen = "dismissed" if is_dismissed(job) else ""
-            counts = ", ".join(part for part in (seen, failed, lost) if part)
-            return ": ".join(part for part in (counts, error) if part)
-
-
-def is_dismissed(job: Mapping[str, Any]) -> bool:
-    """Return whether someone has dismissed the job since its last death.
-
-    After a retry, a new death has to be dismissed again.
-    """
-    return (
-        job["dismissed_at"] is not None and job["status"] == Status.DEAD and job["dismissed_at"] >= job["finished_at"]
-    )
+    most = most_tries(job["job_type"], job["max_attempts"], settings, None)
+    said = note(job, times, holders, most=most, error=safe(job["last_error"]))
+    return ", ".join(part for part in ("dismissed" if is_dismissed(job) else "", said) if part)
 
 
 # --- show -------------------------------------------------------------------------------------------------------------

@@ -222,13 +222,14 @@ def _running_lines(health: Health, settings: Settings, types: JobTypes, times: T
         return ["nothing"]
     rows, holders = [], Holders()
     for job in health.running[:5]:
-        left = job["locked_until"] - times.now
-        lease = f"lease {rough(left)} left" if left >= timedelta(0) else f"OVERDUE: lease ended {rough(left)} ago"
-        if holders.is_gone(job["locked_by"]):
-            lease = "the runner's process is gone"
         most = most_tries(job["job_type"], job["max_attempts"], settings, types)
         over = (job["recorded"] or "").replace("_", " ")
-        notes = [over, lease, tries(job["failures"], most), "asked to stop" if job["cancel_requested_at"] else ""]
+        notes = [
+            over,
+            holders.lease(job, times),
+            tries(job["failures"], most),
+            "asked to stop" if job["cancel_requested_at"] else "",
+        ]
         rows.append(
             [
                 str(job["id"]),

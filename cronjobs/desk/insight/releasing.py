@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from cronjobs.desk.insight.formatting import Times, host_of, safe
@@ -32,6 +32,13 @@ class Holders:
         """Like ``is_gone``, for the process of *tick*, a tick's row without an end."""
         runner = did_of(tick["did"]).get("runner")
         return self.is_gone(runner) if isinstance(runner, str) else None
+
+    def lease(self, job: Mapping[str, Any], times: Times) -> str:
+        """Return text about the lease of a running job, such as "lease 48s left"."""
+        if self.is_gone(job["locked_by"]):
+            return "the runner's process is gone"
+        left = job["locked_until"] - times.now
+        return f"lease {rough(left)} left" if left >= timedelta(0) else f"OVERDUE: lease ended {rough(left)} ago"
 
     def may_release(self, holding: HeldJob, now: datetime) -> bool:
         """Return whether the runner is gone.

@@ -14,9 +14,10 @@ from cronjobs import masking
 from cronjobs.contrib.web.bounded_search import allows
 from cronjobs.contrib.web.bulk import CHANGES
 from cronjobs.contrib.web.lines import in_lines
-from cronjobs.contrib.web.pages.jobs import how_far, is_dismissed
+from cronjobs.contrib.web.pages.jobs import how_far
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.explain_named import explain_id
+from cronjobs.desk.insight.job_notes import is_dismissed
 from cronjobs.desk.insight.missing_job import missing_job
 from cronjobs.desk.insight.stopped_jobs import settling, stopped_jobs
 from cronjobs.desk.store import listing
@@ -49,7 +50,7 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
     return view.page(
         "job.html",
         **about,
-        dismissed=is_dismissed(row),
+        dismissed=is_dismissed(row._mapping),
         cause=_cause(row),
         verbs=[verb for verb in _verbs(row) if verb != "retry" or unsettled is None],
         settle=None if unsettled is None else settling(unsettled),
@@ -71,7 +72,7 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
 
 def _cause(row: Any) -> str | None:
     """Return the key of the page about the job's cause of death, or None if the job is not dead or was dismissed."""
-    if row.status != Status.DEAD or is_dismissed(row):
+    if row.status != Status.DEAD or is_dismissed(row._mapping):
         return None
     return cause_of(row.job_type, row.error_type, row.last_error).key
 
@@ -86,7 +87,7 @@ def _so_far(row: Any) -> tuple[str, str]:
 
 def _verbs(row: Any) -> list[str]:
     found = [verb for verb in CHANGES if allows(verb, row.job_type, row.status)]
-    if is_dismissed(row):
+    if is_dismissed(row._mapping):
         found.remove("dismiss")
     return [*found, "release"] if row.status == Status.RUNNING else found
 

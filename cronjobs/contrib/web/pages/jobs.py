@@ -17,7 +17,10 @@ from cronjobs.contrib.web.bulk import verbs_for
 from cronjobs.contrib.web.lines import beside
 from cronjobs.contrib.web.progress import Progress, progress_of
 from cronjobs.contrib.web.view import View
-from cronjobs.desk.insight.formatting import counted, host_of, safe, took, tries
+from cronjobs.desk.cli.known_types import most_tries
+from cronjobs.desk.insight.formatting import safe
+from cronjobs.desk.insight.job_notes import is_dismissed, note
+from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.searching import STATUS_WORDS, Search, search
 from cronjobs.desk.store import listing
 from cronjobs.desk.store.listing import Filter
@@ -25,7 +28,7 @@ from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.rules.error_groups import ErrorGroup, grouped
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.errors import UsageError
-from cronjobs.model import Status, rough
+from cronjobs.model import Status
 
 SHOWN: Final = 50
 MOST_SHOWN: Final = 500
@@ -130,34 +133,17 @@ def _place(text: str, sort: str) -> Place | None:
 
 def listed(rows: Sequence[Any], view: View) -> list[tuple[Any, bool, str, Progress | None]]:
     """Return rows for "jobs_table.html": the job, whether it is dismissed, a note, and its progress."""
-    return [(row, is_dismissed(row), _note(row, view), how_far(row, view)) for row in rows]
+    found, holders = [], Holders()
+    for row in rows:
+        job, error = row._mapping, safe(beside(row.last_error), LONGEST_NOTE)
+        most = most_tries(row.job_type, row.max_attempts, view.settings, None)
+        said = note(job, view.times, holders, most=most, error=error, otherwise=_payload(row, view))
+        found.append((row, is_dismissed(job), said, how_far(row, view)))
+    return found
 
 
 def how_far(row: Any, view: View) -> Progress | None:
     return progress_of(row.progress, row.started_at, view.times.now) if row.status == Status.RUNNING else None
-
-
-def is_dismissed(row: Any) -> bool:
-    return row.dismissed_at is not None and row.status == Status.DEAD and row.dismissed_at >= row.finished_at
-
-
-def _note(row: Any, view: View) -> str:
-    failed = tries(row.failures, row.max_attempts)
-    lost = f"lost {counted(row.losses, 'time')}" if row.losses else ""
-    queue = "" if row.queue == "default" else f"queue {safe(row.queue, 80)}"
-    error = ""
-    match row.status:
-        case Status.SUCCEEDED:
-            parts = [took(row.started_at, row.finished_at), failed, queue]
-        case Status.RUNNING:
-            late = row.locked_until < view.times.now
-            lease = f"lease ended {rough(row.locked_until - view.times.now)} ago" if late else ""
-            parts = [f"on {host_of(row.locked_by)}", lease, failed, queue]
-        case _:
-            parts = [failed, lost, queue]
-            error = safe(beside(row.last_error), LONGEST_NOTE)
-    summary = ", ".join(part for part in parts if part)
-    return ": ".join(part for part in (summary, error or _payload(row, view)) if part)
 
 
 def _payload(row: Any, view: View) -> str:
