@@ -20,7 +20,7 @@ from cronjobs.contrib.books.judging import Account, Book, Doubt, Period, keep
 from cronjobs.contrib.books.statements import UnnamedJob
 from cronjobs.desk.insight.schedule_history import DefinitionPeriod, eras
 from cronjobs.desk.rules.schedule_names import Name, names_of
-from cronjobs.desk.store import explaining, status_facts
+from cronjobs.desk.store import explaining, status_facts, trail
 from cronjobs.engine.config.settings import Retention, Settings
 from cronjobs.engine.database.column_types import from_microseconds
 from cronjobs.engine.schedules.applying import silence_after
@@ -62,9 +62,9 @@ def books(
         stored = [each for each in stored if each.name == name]
     names = {each.name: names_of(each.name, renames) for each in stored}
     subjects = sorted({name.name for several in names.values() for name in several})
-    trail: dict[str, list[Any]] = {}
-    for row in explaining.trail(connection, ACTIONS, subjects):
-        trail.setdefault(row.subject, []).append(row)
+    trails: dict[str, list[Any]] = {}
+    for row in trail.entries(connection, ACTIONS, subjects):
+        trails.setdefault(row.subject, []).append(row)
     unnamed: dict[str, list[UnnamedJob]] = {}
     for job in store.unnamed_jobs(connection, period.begin, period.end, UNNAMED_AT_MOST):
         if owner := _owner(job, names):
@@ -75,7 +75,7 @@ def books(
     unsettled = _unsettled_because(connection, settings.run.every)
     for each in stored:
         account = _account(
-            connection, settings, each, names[each.name], trail, unnamed, set_back, period, now, unsettled
+            connection, settings, each, names[each.name], trails, unnamed, set_back, period, now, unsettled
         )
         book = keep(account, period)
         if book.days or book.differences or book.notes:
@@ -108,14 +108,14 @@ def _account(
     settings: Settings,
     stored: StoredSchedule,
     names: Sequence[Name],
-    trail: Mapping[str, Sequence[Any]],
+    trails: Mapping[str, Sequence[Any]],
     unnamed: Mapping[str, Sequence[UnnamedJob]],
     set_back: Callable[[datetime], datetime | None],
     period: Period,
     now: datetime,
     unsettled: str,
 ) -> Account:
-    rows = [row for name in {each.name for each in names} for row in trail.get(name, ())]
+    rows = [row for name in {each.name for each in names} for row in trails.get(name, ())]
     rows = sorted(
         (row for row in rows if any(each.holds(row.subject, row.at) for each in names)), key=lambda row: row.id
     )

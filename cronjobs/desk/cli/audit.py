@@ -14,7 +14,6 @@ from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.insight.formatting import LocalTimes, Times, safe
 from cronjobs.desk.insight.instants import since_instant
 from cronjobs.desk.store import trail
-from cronjobs.desk.store.trail import TrailFilter
 from cronjobs.engine.command.printing import coloured, complain, json_text
 from cronjobs.engine.rules.payload import BadJson
 from cronjobs.engine.store.given_up import KINDS
@@ -63,13 +62,14 @@ def audit(
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         begin = None if since is None else since_instant(since, times.now, times.timezone)
-        wanted = TrailFilter(begin, subject, actor, action)
-        newest_first = [columns_of(row) for row in trail.entries(connection, wanted, limit + 1)]
-    entries = [entry | {"detail": settings.shown_definition(entry["detail"])} for entry in newest_first[:limit][::-1]]
+        actions = None if action is None else [action]
+        found = trail.entries(connection, actions, about=subject, actor=actor, since=begin, limit=limit + 1)
+        rows = [columns_of(row) for row in found[-limit:]]
+    entries = [entry | {"detail": settings.shown_definition(entry["detail"])} for entry in rows]
     write([json_text(entries)] if as_json else _lines(entries, times))
     if not entries and not as_json:
-        complain("no entry" if wanted == TrailFilter() else "no such entry")
-    if len(newest_first) > limit:
+        complain("no entry" if since is subject is actor is action is None else "no such entry")
+    if len(found) > limit:
         complain(f"only the newest {limit} entries are shown: raise --limit, or give a later --since")
 
 

@@ -41,7 +41,7 @@ from cronjobs.desk.insight.shortened_history import (
 from cronjobs.desk.insight.watched import FORGOTTEN, STEADY_TICKS, last_sign, late_after, quiet_after, silent_hosts
 from cronjobs.desk.rules import pausing
 from cronjobs.desk.rules.tick_rows import did_of, no_end, outages_in, texts_in, was_importing
-from cronjobs.desk.store import explaining
+from cronjobs.desk.store import explaining, trail
 from cronjobs.desk.store import history as store
 from cronjobs.desk.store.history import FOREVER
 from cronjobs.engine.command.printing import coloured, complain, json_text
@@ -280,7 +280,7 @@ def _entries(
 
 def _pruned(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
     """Return from the audit trail the dead jobs that retention removed before anybody had dealt with them."""
-    rows = store.acts(connection, [PRUNED], asked.begin, READ_AT_MOST, asked.end)
+    rows = trail.entries(connection, [PRUNED], since=asked.begin, until=asked.end, limit=READ_AT_MOST)
     rows = [row for row in rows if asked.job_type in (None, row.subject)]
     its: set[int] | None = None
     # The pruned jobs no longer name their schedule, but their ledger rows do.
@@ -417,7 +417,7 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
     """Return pauses that overlap the range, and deploys: applied files and changed code."""
     found: list[dict[str, Any]] = []
     file = None
-    for row in store.acts(connection, ["sync"], asked.begin, READ_AT_MOST, asked.end):
+    for row in trail.entries(connection, ["sync"], since=asked.begin, until=asked.end, limit=READ_AT_MOST):
         detail = row.detail if isinstance(row.detail, dict) else None
         if row.subject != file or detail is None or any(detail.values()):  # reapplying a file is not a deploy
             found.append(
@@ -434,8 +434,8 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
             | {"changes": {verb: each for verb, each in changes.items() if each}}
         )
     # Read all pauses, since a pause that overlaps the range may have begun before it and ended after it.
-    trail = store.acts(connection, ["pause", "resume"], None, READ_AT_MOST)
-    for pause in pauses_over_time(trail, renames=schedules.renames(connection)):
+    acts = trail.entries(connection, ["pause", "resume"], limit=READ_AT_MOST)
+    for pause in pauses_over_time(acts, renames=schedules.renames(connection)):
         ended = ends_at(pause)
         is_about = asked.names is None or pause.scope != "schedule" or pause.name in asked.names
         if is_about and (ended is None or ended >= asked.begin) and pause.since < asked.end:
@@ -450,7 +450,7 @@ def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str
 def _acts_on_jobs(
     connection: Connection, asked: _Asked, times: Times, actions: Collection[str]
 ) -> list[dict[str, Any]]:
-    rows = store.acts(connection, actions, asked.begin, READ_AT_MOST + 1, asked.end)
+    rows = trail.entries(connection, actions, since=asked.begin, until=asked.end, limit=READ_AT_MOST + 1)
     if len(rows) > READ_AT_MOST:
         rows = rows[1:]
         complain(f"only the newest {READ_AT_MOST:,} actions on jobs are counted, back to {times.clock(rows[0].at)}")

@@ -53,7 +53,7 @@ from cronjobs.desk.insight.schedule_history import (
 )
 from cronjobs.desk.rules.pausing import of_schedule
 from cronjobs.desk.rules.schedule_names import names_of
-from cronjobs.desk.store import explaining
+from cronjobs.desk.store import explaining, trail
 from cronjobs.engine.config.settings import ScheduleSettings, Settings
 from cronjobs.engine.crontime.timing import Timing, clock_changes, newest_between, next_after, remarks
 from cronjobs.engine.jobs.job_types import JobTypes
@@ -89,14 +89,14 @@ class ScheduleEvidence:
         self.renamed_to = None if known is None or explaining.schedule_named(connection, known) else known
         self.around = surroundings(connection, settings)
         self.names = names = names_of(stored.name, renames)
-        trail = explaining.trail(connection, ("define", "retire"), {each.name for each in names})
-        self.eras = eras([row for row in trail if any(each.holds(row.subject, row.at) for each in names)], stored)
+        acts = trail.entries(connection, ("define", "retire"), {each.name for each in names})
+        self.eras = eras([row for row in acts if any(each.holds(row.subject, row.at) for each in names)], stored)
         subjects = ["all", *(f"schedule {each.name}" for each in names)]
         self.pauses = [
             replace(pause, ended_at=pause.until)
             if pause.ended_at is None and pause.until is not None and pause.until <= self.around.now
             else pause
-            for pause in pauses_over_time(explaining.trail(connection, ("pause", "resume"), subjects), names)
+            for pause in pauses_over_time(trail.entries(connection, ("pause", "resume"), subjects), names)
         ]
         self.ticked_in = ticked_in(connection, self.pauses)
         self.pause_rows = explaining.pause_rows(connection)

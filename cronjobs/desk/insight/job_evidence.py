@@ -46,7 +46,7 @@ from cronjobs.desk.rules.pausing import of_queue
 from cronjobs.desk.rules.schedule_names import Name, names_of
 from cronjobs.desk.rules.settling import settled_effect
 from cronjobs.desk.rules.tick_rows import did_of, outages_in, texts_in, was_importing
-from cronjobs.desk.store import explaining
+from cronjobs.desk.store import explaining, trail
 from cronjobs.desk.store.status_facts import triggered
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.crontime.zone_names import zone_exists
@@ -495,7 +495,7 @@ def in_detail(connection: Connection, job: JobFacts, types: Callable[[], JobType
     if job.status == Status.DEAD and job.failures and most is None and not job.job_type.startswith(EXEC_PREFIX):
         job_type = types().types.get(job.job_type)
         most = None if job_type is None else job_type.retry.max_attempts
-    pauses = pauses_over_time(explaining.trail(connection, ("pause", "resume"), ["all", f"queue {job.queue}"]))
+    pauses = pauses_over_time(trail.entries(connection, ("pause", "resume"), ["all", f"queue {job.queue}"]))
     ticked = ticked_in(connection, pauses)
     attempts = tuple(_with_causes(connection, each, around) for each in job.attempts)
     held, late_tries = _held(job, pauses, ticked), tuple(_late_tries(connection, job, around, pauses, ticked))
@@ -603,7 +603,7 @@ def _with_acts(connection: Connection, job: JobFacts) -> JobFacts:
     ]
     acts += [
         ("settle", AuditEntry(row.at, row.actor, row.host, row.why, settled=settled))
-        for row in explaining.settled_since(connection, job.created_at)
+        for row in trail.entries(connection, ["settle"], since=job.created_at)
         if (settled := settled_effect(row)) and row.detail.get("job_id") == job.id
     ]
     return replace(job, acts=tuple(sorted(acts, key=lambda act: act[1].at)))

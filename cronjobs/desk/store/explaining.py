@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, func, select
 from cronjobs.desk.store.status_facts import NUMBER_IMPORTING
 from cronjobs.desk.store.tailing import JOB_PROGRESS
 from cronjobs.desk.store.trail import has_id
-from cronjobs.engine.database.tables import audit, occurrences, pauses, schedules, ticks
+from cronjobs.engine.database.tables import occurrences, pauses, schedules, ticks
 from cronjobs.engine.probe.sql_text import (
     AUDIT,
     EFFECTS,
@@ -66,18 +66,6 @@ def schedule_named(connection: Connection, name: str) -> StoredSchedule | None:
 
 def schedule_names(connection: Connection) -> list[str]:
     return list(connection.execute(select(schedules.c.name).order_by(schedules.c.name)).scalars())
-
-
-def trail(connection: Connection, actions: Collection[str], subjects: Collection[str]) -> Sequence[Row[Any]]:
-    """Return the audit entries with these actions and subjects, oldest first.
-
-    The subject of "define" and "retire" is a schedule's name. The subject of "pause" includes the scope: "queue mail".
-    """
-    return connection.execute(
-        select(audit)
-        .where(audit.c.action.in_(list(actions)), audit.c.subject.in_(list(subjects)))
-        .order_by(audit.c.at, audit.c.id)
-    ).all()
 
 
 def pause_rows(connection: Connection) -> Sequence[Row[Any]]:
@@ -196,15 +184,6 @@ def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
         id=job_id,
         id_text=str(job_id),
         name=f"job {job_id}",
-    ).all()
-
-
-def settled_since(connection: Connection, since: datetime) -> Sequence[Row[Any]]:
-    """Return the audit entries of effects that people settled since *since*, oldest first."""
-    return run(
-        connection,
-        f"SELECT a.* FROM {AUDIT} a WHERE a.action = 'settle' AND a.at >= :since ORDER BY a.at, a.id",
-        since=since,
     ).all()
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, liter
 
 from cronjobs.desk.store.listing import STREAM_BATCH, Filter, in_status, without_index
 from cronjobs.desk.store.workload import RUN_SECONDS
-from cronjobs.engine.database.tables import audit, job_runs, jobs, occurrences, schedules
+from cronjobs.engine.database.tables import job_runs, jobs, occurrences, schedules
 from cronjobs.engine.probe.sql_text import (
     JOB_RUNS,
     JOB_TYPE_LISTS,
@@ -23,7 +23,7 @@ from cronjobs.engine.probe.sql_text import (
     shifted_back,
 )
 from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, RAN_EARLY
-from cronjobs.engine.store.shown_columns import LONGEST, beginning, columns_shown, fetched, shown
+from cronjobs.engine.store.shown_columns import LONGEST, beginning, columns_shown, shown
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, run
 from cronjobs.model import Status
 
@@ -234,24 +234,6 @@ def tallies(
         most=most,
     )
     return rows.all()
-
-
-def acts(
-    connection: Connection,
-    actions: Collection[str],
-    since: datetime | None,
-    limit: int,
-    until: datetime = FOREVER,
-) -> Sequence[Row[Any]]:
-    """Return the newest *limit* audit entries with these *actions* from *since* on and before *until*, oldest first."""
-
-    def query(with_json: bool) -> Select[Any]:
-        found = select(*shown(connection, audit.c, with_json=with_json))
-        found = found.where(audit.c.action.in_(list(actions)), audit.c.at < until)
-        found = found if since is None else found.where(audit.c.at >= since)
-        return found.order_by(audit.c.at.desc(), audit.c.id.desc()).limit(limit)
-
-    return fetched(connection, query)[::-1]
 
 
 def named_jobs(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[str, str | None]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -18,31 +17,38 @@ from cronjobs.engine.store.sql import is_postgresql
 KINDS: Final = ("job", "schedule", "queue", "effect")
 
 
-@dataclass(frozen=True)
-class TrailFilter:
-    """The filter for audit entries. A field that is None matches every entry."""
+def entries(
+    connection: Connection,
+    actions: Collection[str] | None = None,
+    subjects: Collection[str] | None = None,
+    *,
+    about: str | None = None,
+    actor: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int | None = None,
+) -> Sequence[Row[Any]]:
+    """Return the newest *limit* entries that pass the filter, oldest first. A filter that is None passes all entries.
 
-    since: datetime | None = None
-    subject: str | None = None
-    actor: str | None = None
-    action: str | None = None
-
-
-def entries(connection: Connection, wanted: TrailFilter, limit: int) -> Sequence[Row[Any]]:
-    """Return the newest *limit* entries that pass the filter, newest first."""
+    The subject of "define" and "retire" is a schedule's name. The subject of "pause" includes the scope: "queue mail".
+    *about* is a name without its kind. *until* is the first instant that does not pass.
+    """
     conditions = [
-        audit.c[name] == value for name in ("actor", "action") if (value := getattr(wanted, name)) is not None
+        *([] if actions is None else [audit.c.action.in_(list(actions))]),
+        *([] if subjects is None else [audit.c.subject.in_(list(subjects))]),
+        *([] if about is None else [_about(connection, about)]),
+        *([] if actor is None else [audit.c.actor == actor]),
+        *([] if since is None else [audit.c.at >= since]),
+        *([] if until is None else [audit.c.at < until]),
     ]
-    if wanted.since is not None:
-        conditions.append(audit.c.at >= wanted.since)
-    if wanted.subject is not None:
-        conditions.append(_about(connection, wanted.subject))
+    # The index has the entries of an action by time. Without actions, only the order by id needs no sort of the table.
+    order = [audit.c.id.desc()] if actions is None else [audit.c.at.desc(), audit.c.id.desc()]
 
     def query(with_json: bool) -> Select[Any]:
         columns = shown(connection, audit.c, with_json=with_json)
-        return select(*columns).where(*conditions).order_by(audit.c.id.desc()).limit(limit)
+        return select(*columns).where(*conditions).order_by(*order).limit(limit)
 
-    return fetched(connection, query)
+    return fetched(connection, query)[::-1]
 
 
 def _about(connection: Connection, subject: str) -> ColumnElement[bool]:

@@ -13,7 +13,7 @@ from support.lookingrows import NOW, Cronjobs
 from support.lookingrows import cronjobs as cronjobs
 from support.postgres import OWNER
 
-from cronjobs.desk.store.trail import TrailFilter, entries
+from cronjobs.desk.store.trail import entries
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
 from cronjobs.testing import FakeClock
@@ -167,5 +167,5 @@ def test_a_long_trail_is_read_from_its_end(database: Database) -> None:
             text(f"{numbers} INSERT INTO cronjobs_audit (action, subject) SELECT 'cancel', 'job ' || i FROM n")
         )
     with database.read() as connection:
-        assert [row.subject for row in entries(connection, TrailFilter(), 2)] == ["job 20000", "job 19999"]
-        assert [row.id for row in entries(connection, TrailFilter(subject="7"), 5)] == [7]
+        assert [row.subject for row in entries(connection, limit=2)] == ["job 19999", "job 20000"]
+        assert [row.id for row in entries(connection, about="7", limit=5)] == [7]

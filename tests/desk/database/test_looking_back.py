@@ -22,7 +22,7 @@ from cronjobs.desk.insight.formatting import Times
 from cronjobs.desk.insight.instants import since_instant
 from cronjobs.desk.insight.shortened_history import ACTS
 from cronjobs.desk.rules.schedule_names import names_of
-from cronjobs.desk.store import history, listing, workload
+from cronjobs.desk.store import history, listing, trail, workload
 from cronjobs.desk.store import status_facts as unresolved
 from cronjobs.desk.store.listing import Filter
 from cronjobs.engine.database import tables
@@ -362,8 +362,8 @@ def looks(database: Database) -> list[tuple[str, Any]]:
         history.attempts_since(connection, hour, 200)
         history.attempts_since(connection, hour, 200, outcomes=["failed", "lost"])
         history.not_run_since(connection, hour, 200)
-        history.acts(connection, ["sync"], hour, 200)
-        history.acts(connection, list(ACTS), hour, 200, NOW)
+        trail.entries(connection, ["sync"], since=hour, limit=200)
+        trail.entries(connection, list(ACTS), since=hour, until=NOW, limit=200)
         history.named_jobs(connection, [1, 2, 3])
         history.code_changes(connection, hour, hour, NOW, 200)
         for kind in ("attempt", "occurrence"):

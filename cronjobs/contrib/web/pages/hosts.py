@@ -13,7 +13,6 @@ from cronjobs.desk.insight.formatting import did_and_ended
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.watched import quiet_after
 from cronjobs.desk.store import explaining, tailing, trail, workload
-from cronjobs.desk.store.trail import TrailFilter
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import ticks
 
@@ -31,7 +30,7 @@ def hosts(connection: Connection, view: View, _types: JobTypes) -> str:
         running=[(job, job.locked_until - now) for job in running],
         progress=progress_by_id(running, tailing.progress_of(connection, [job.id for job in running]), now),
         ticks=_described(explaining.newest_ticks(connection, TICKS), view),
-        entries=trail.entries(connection, TrailFilter(), ENTRIES),
+        entries=trail.entries(connection, limit=ENTRIES)[::-1],
     )
 
 
