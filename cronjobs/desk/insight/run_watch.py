@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -20,7 +20,6 @@ from cronjobs.desk.rules.occurrence_results import (
     waited_for,
     why_not_run,
 )
-from cronjobs.desk.rules.schedule_names import Name, names_of
 from cronjobs.desk.store import status_facts as store
 from cronjobs.engine.config.settings import ScheduleSettings
 from cronjobs.engine.schedules.decide import spread_offset
@@ -58,8 +57,8 @@ def not_run(
     connection: Connection,
     schedules: Sequence[StoredSchedule],
     lately: dict[int, list[OccurrenceResult]],
+    by_hand: Callable[[str], Sequence[ByHand]],
     now: datetime,
-    renames: Sequence[tuple[datetime, str, str]] = (),
 ) -> dict[str, tuple[UnrunOccurrences, ...]]:
     """Find schedules with an occurrence that did not run and that nobody has dealt with. Return facts by name.
 
@@ -67,7 +66,7 @@ def not_run(
     their own findings.
 
     *lately* maps schedule ids to their newest ledger rows. If these rows do not decide the question, older rows are
-    added to *lately*.
+    added to *lately*. *by_hand* reads the runs of a schedule that people triggered.
     """
     asked = [each for each in schedules if lately.get(each.id)]
     heads: dict[str, JobNow] = {}
@@ -82,8 +81,7 @@ def not_run(
             judged = standing(lately[each.id], head, now, grace)
         if all(entry.why in SAID_ELSEWHERE for entry in judged.not_run):
             continue
-        covered = covered_by(store.triggered(connection, names_of(each.name, renames)), now, grace)
-        judged = standing(lately[each.id], head, now, grace, covered)
+        judged = standing(lately[each.id], head, now, grace, covered_by(by_hand(each.name), now, grace))
         if entries := tuple(entry for entry in judged.not_run if entry.why not in SAID_ELSEWHERE):
             found[each.name] = entries
     return found
@@ -101,10 +99,9 @@ def as_ledger_row(schedule_id: int, run: ByHand) -> OccurrenceResult | None:
     return OccurrenceResult(schedule_id, run.at, run.at, "enqueued", None, run.at, run.job.id, run.job)
 
 
-def ran_by_hand(connection: Connection, names: Sequence[Name]) -> datetime | None:
+def ran_by_hand(runs: Sequence[ByHand]) -> datetime | None:
     """Return when the newest successful manual run was triggered, or None. A run whose job is pruned counts, too."""
-    triggered = store.triggered(connection, names)
-    return max((each.at for each in triggered if each.job is None or each.job.status == "succeeded"), default=None)
+    return max((each.at for each in runs if each.job is None or each.job.status == "succeeded"), default=None)
 
 
 def grace_of(schedule: ScheduleSettings) -> timedelta:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cache
 from itertools import takewhile
 from typing import Any, Final
 
@@ -231,14 +232,15 @@ def watch(
     unwell = [each for each in active if each.id in surveyed.went_badly | retrying]
     lately = newest_rows(connection, unwell)
     names = {each.name: names_of(each.name, renames) for each in active}
-    no_run = not_run(connection, unwell, lately, now, renames)
+    triggered = cache(lambda name: store.triggered(connection, names[name]))
+    no_run = not_run(connection, unwell, lately, triggered, now)
     missing = [each for each in unwell if missed(lately.get(each.id, []))]
-    runs_of = {each.name: store.triggered(connection, names[each.name]) for each in missing}
-    covered = {each.name: at for each in missing if (at := covered_by_hand(each, runs_of[each.name], now)) is not None}
-    triggered = {each.id: store.triggered(connection, names[each.name]) for each in unwell if each.id in retrying}
-    by_trigger = {id_: [row for run in runs if (row := as_ledger_row(id_, run))] for id_, runs in triggered.items()}
+    by_trigger = {
+        each.id: [row for run in triggered(each.name) if (row := as_ledger_row(each.id, run))]
+        for each in unwell
+        if each.id in retrying
+    }
     failed = [each for each in unwell if failed_runs([*by_trigger.get(each.id, []), *lately.get(each.id, [])], 1)]
-    by_hand = {each.name: at for each in failed if (at := ran_by_hand(connection, names[each.name])) is not None}
     fires = store.fired_lately(connection, silence_after(every))
     in_force = file_in_force(connection)
     files = {tick["host"]: tick["fingerprint"] for tick in ticks if tick["fingerprint"]}
@@ -249,13 +251,15 @@ def watch(
         deaths=store.deaths(connection),
         lately=lately,
         by_trigger=by_trigger,
-        covered=covered,
-        awaited={
-            name: run
-            for name, runs in runs_of.items()
-            if (run := next((each for each in runs if each.unfinished), None)) is not None
+        covered={
+            each.name: at for each in missing if (at := covered_by_hand(each, triggered(each.name), now)) is not None
         },
-        by_hand=by_hand,
+        awaited={
+            each.name: run
+            for each in missing
+            if (run := next((run for run in triggered(each.name) if run.unfinished), None)) is not None
+        },
+        by_hand={each.name: at for each in failed if (at := ran_by_hand(triggered(each.name))) is not None},
         fires=fires,
         fired_at=None if fires else store.last_fired_at(connection),
         refused=refusing(connection, ticks),
@@ -278,7 +282,9 @@ def watch(
         two_files=_two_files(connection, every),
         waiting=store.scheduled_and_waiting(connection) if queue_paused else {},
         without_run={
-            each.name: why for each in active if (why := _without_run(connection, each, names[each.name], pauses, now))
+            each.name: why
+            for each in active
+            if (why := _without_run(connection, each, names[each.name], triggered, pauses, now))
         },
         not_run=no_run,
         given_up={kind: found for kind in KINDS if (found := given_up(connection, kind)) is not None},
@@ -374,6 +380,7 @@ def _without_run(
     connection: Connection,
     stored: StoredSchedule,
     names: Sequence[Name],
+    triggered: Callable[[str], Sequence[ByHand]],
     pauses: Sequence[Mapping[str, Any]],
     now: datetime,
 ) -> ScheduleWithoutRun | None:
@@ -404,7 +411,7 @@ def _without_run(
     early = {row.job_id for row in rows if ran_early(row.reason, attempts.get(row.job_id))}
     if succeeded - early:
         return None
-    by_hand = ran_by_hand(connection, names)
+    by_hand = ran_by_hand(triggered(stored.name))
     if by_hand is not None and by_hand >= last[0]:
         return None
     last_run = store.last_succeeded_for(connection, stored.id)

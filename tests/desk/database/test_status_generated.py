@@ -32,6 +32,7 @@ from cronjobs.desk.insight.waiting import LateGroup, Queue
 from cronjobs.desk.rules.occurrence_results import (
     DEFAULT_GRACE,
     SAID_ELSEWHERE,
+    ByHand,
     JobNow,
     OccurrenceResult,
     UnrunOccurrences,
@@ -40,6 +41,7 @@ from cronjobs.desk.rules.occurrence_results import (
 )
 from cronjobs.desk.rules.pausing import of_queue
 from cronjobs.desk.rules.schedule_names import names_of
+from cronjobs.desk.store import status_facts
 from cronjobs.desk.store.schedule_health import ScheduleSurvey, active_schedules
 from cronjobs.engine.command.printing import json_text
 from cronjobs.engine.config.settings import Settings
@@ -212,6 +214,10 @@ def watched_one_by_one(connection: Connection, health: Health, every: list[store
             lately[schedule.id] = past
         if found := without_its_runs(connection, schedule, every_row, jobs, health.now):
             not_run[schedule.name] = found
+
+    def triggered(name: str) -> list[ByHand]:
+        return status_facts.triggered(connection, names_of(name, []))
+
     missing = [each for each in active if watched.missed(lately.get(each.id, []))]
     by_hand = {each.name: run_by_hand(connection, each, jobs, health.now) for each in missing}
     return replace(
@@ -224,7 +230,11 @@ def watched_one_by_one(connection: Connection, health: Health, every: list[store
         without_run={
             each.name: why
             for each in active
-            if (why := watched._without_run(connection, each, names_of(each.name, []), health.pauses, health.now))
+            if (
+                why := watched._without_run(
+                    connection, each, names_of(each.name, []), triggered, health.pauses, health.now
+                )
+            )
         },
     )
 
