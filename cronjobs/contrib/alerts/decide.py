@@ -228,7 +228,7 @@ def next_look(health: Health, every: timedelta, host: str, *, open_or_waiting: b
     now = health.now
     # Capped queues and unended ticks can become findings although no tick does any work. An app can fill a capped
     # queue, and a tick that was killed never records its end.
-    capped = any(queue.max_waiting is not None for queue in health.queues.values())
+    capped = any(queue.max_waiting is not None for queue in health.waiting.queues.values())
     unended = any(tick["finished_at"] is None for tick in health.ticks)
     if open_or_waiting or health.pauses or health.running_total or capped or unended:
         return now + WHILE_OPEN

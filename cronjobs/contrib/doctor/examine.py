@@ -151,7 +151,7 @@ def _job_types(patient: ExaminedSite) -> Diagnosis:
     due: set[str] = set()
     if patient.database is not None and patient.tables:
         with patient.database.read() as connection:
-            due = set(look(connection, patient.config, patient.types).unresolved)
+            due = set(look(connection, patient.config, patient.types).waiting.unresolved)
             waiting = waiting_without_handler(connection, patient.config, patient.types, patient.host, MOST_TYPES)
     return host_verdicts.job_types([str(each) for each in unknown], sorted(due - waiting.keys()), waiting)
 

@@ -55,7 +55,7 @@ def status_object(
         {"queue": name}
         | vars(queue)
         | {"change": changed.get(name), "change_over_s": over_s if name in changed else None}
-        for name, queue in health.queues.items()
+        for name, queue in health.waiting.queues.items()
     ]
     return {
         "database": address,
@@ -73,14 +73,14 @@ def status_object(
             "jobs": [dict(job) | {"overdue": job["locked_until"] < health.now} for job in health.running],
         },
         "waiting": {
-            **{what: health.total(what) for what in ("due", "future", "late", "failed")},
-            "oldest_due_at": health.oldest_due_at,
-            "limited": [vars(limit) | {"waiting": count} for limit, count in health.limited.items()],
+            **{what: health.waiting.total(what) for what in ("due", "future", "late", "failed")},
+            "oldest_due_at": health.waiting.oldest_due_at,
+            "limited": [vars(limit) | {"waiting": count} for limit, count in health.waiting.limited.items()],
             "queues": queues,
-            "more_queues": health.more_queues,
+            "more_queues": health.waiting.more_queues,
         },
-        "unresolved": [{"job_type": name, "waiting": count} for name, count in health.unresolved.items()],
-        "more_unresolved": {"job_types": health.more_types, "waiting": health.more_unresolved},
+        "unresolved": [{"job_type": name, "waiting": count} for name, count in health.waiting.unresolved.items()],
+        "more_unresolved": {"job_types": health.waiting.more_types, "waiting": health.waiting.more_unresolved},
         "dead": health.dead,
         "pauses": [dict(pause) for pause in health.pauses],
         "schedules": [columns_of(schedule) | shown.get(schedule.name, {}) for schedule in active],

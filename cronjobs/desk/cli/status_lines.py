@@ -249,23 +249,23 @@ def _running_lines(health: Health, settings: Settings, types: JobTypes, times: T
 
 
 def _waiting_lines(health: Health, settings: Settings, times: Times, room: int) -> list[str]:
-    due, future, late, failed = (health.total(what) for what in ("due", "future", "late", "failed"))
+    due, future, late, failed = (health.waiting.total(what) for what in ("due", "future", "late", "failed"))
     if not due + future:
         return ["nothing", *_cap_lines(health, room)]
     parts = [f"{due:,} due", f"{future:,} in the future"]
     if failed:
         parts.append(f"{failed:,} of them retries")
     lines = wrapped(", ".join(parts), room)
-    if health.oldest_due_at is not None:
+    if health.waiting.oldest_due_at is not None:
         # The oldest due job need not be late: a job that waits for a limit, a pause or another job is not late.
         late_text = coloured(f"{late:,} late", "red") + "; " if late else ""
-        lines.append(f"{late_text}the oldest {times.was_due(health.oldest_due_at)}")
-    paused = [name for name, queue in health.queues.items() if queue.paused and queue.due]
+        lines.append(f"{late_text}the oldest {times.was_due(health.waiting.oldest_due_at)}")
+    paused = [name for name, queue in health.waiting.queues.items() if queue.paused and queue.due]
     if paused:
-        count = sum(health.queues[name].due for name in paused)
+        count = sum(health.waiting.queues[name].due for name in paused)
         lines += wrapped(f"{count:,} due in paused queues: {safe(', '.join(paused), 60)}", room)
     lines += _cap_lines(health, room)
-    limited = first([_limited_text(health, limit, count) for limit, count in health.limited.items()], 4)
+    limited = first([_limited_text(health, limit, count) for limit, count in health.waiting.limited.items()], 4)
     no_time = first(_without_time(health, settings.run.every), 4)
     return lines + [part for line in [*limited, *no_time] for part in wrapped(line, room, "  ")]
 
@@ -276,20 +276,20 @@ def _without_time(health: Health, every: timedelta) -> list[str]:
         (safe(entry.get("job_type"), 60), str(entry.get("timeout_s"))): f"{words}{why_it_must_fit(entry)}"
         for tick in health.ticking(every)
         for entry in entries_of(tick)
-        if entry.get("why") == OUT_OF_TIME and health.queues.get(str(entry.get("queue")), health.others).due
+        if entry.get("why") == OUT_OF_TIME and health.waiting.of(str(entry.get("queue"))).due
         if (words := in_words(entry)) is not None
     }
     return [f"{job_type}: {words}" for (job_type, _), words in said.items()]
 
 
 def _limited_text(health: Health, limit: Limit, due: int) -> str:
-    text, a_minute = f"{due:,} due: {safe(limit.reached, 120)}", health.limits_a_minute.get(limit)
+    text, a_minute = f"{due:,} due: {safe(limit.reached, 120)}", health.waiting.limits_a_minute.get(limit)
     return text if not a_minute else f"{text}; {drain_time(due, a_minute)}"
 
 
 def _cap_lines(health: Health, room: int) -> list[str]:
     lines = []
-    for name, queue in health.queues.items():
+    for name, queue in health.waiting.queues.items():
         parts = []
         if queue.max_waiting is not None:
             parts.append(f"{queue.waiting:,} of at most {queue.max_waiting:,} waiting (when full: {queue.on_full})")
@@ -303,12 +303,10 @@ def _cap_lines(health: Health, room: int) -> list[str]:
 
 def _queue_lines(health: Health, times: Times, trends: QueueTrends, room: int) -> list[str]:
     """Return the queues with due jobs, longest wait first."""
-    due = [(queue.oldest_due_at, name) for name, queue in health.queues.items() if queue.due and queue.oldest_due_at]
-    rows = []
-    for oldest, name in sorted(due)[:5]:
-        queue = health.queues[name]
+    due, rows = health.waiting.with_due_jobs(), []
+    for oldest, name, queue in due[:5]:
         trend = "paused" if queue.paused else trend_of(queue.due, trends.changes.get(name), times.now - trends.since)
         rows.append([safe(name, 200), f"{queue.due:,}", rough(times.now - oldest), trend])
     lines = table(rows, ["queue", ">due", ">oldest", "trend"], room=room, at_most={0: 24 if room >= 69 else 10, 1: 11})
     lines += [f"… and {len(due) - 5:,} more with due jobs (--json shows them)"] if len(due) > 5 else []
-    return lines + ([f"… and {health.more_queues:,} smaller queues"] if health.more_queues else [])
+    return lines + ([f"… and {health.waiting.more_queues:,} smaller queues"] if health.waiting.more_queues else [])

@@ -27,7 +27,7 @@ def judge(health: Health, settings: Settings, but: Collection[str] = ()) -> list
         project, environment = settings.project or health.project, settings.environment or health.environment
         settings = replace(settings, project=project, environment=environment)
         if not health.judged_by_ticks:
-            health = replace(health, unresolved={}, unknown_schedules={})
+            health = replace(health, waiting=replace(health.waiting, unresolved={}), unknown_schedules={})
     found = [acknowledged(finding, health.acks) for finding in troubles(health, settings, but)]
     return sorted(found, key=lambda finding: (finding.ack is not None, finding.severity.rank))
 

@@ -308,13 +308,13 @@ def _is_reported_elsewhere(job: JobNow | None, health: Health, every: timedelta)
         return True
     if not job.waiting or job.run_at > health.now:
         return False
-    queue = health.queues.get(job.queue)
+    queue = health.waiting.queues.get(job.queue)
     return (
         not health.ticking(every)
         or (queue is not None and queue.paused and job.queue in health.watch.waiting)
-        or job.job_type in health.unresolved
-        or any((job.queue, job.job_type) == (each.queue, each.job_type) for each in health.out_of_reach)
-        or (job.queue, job.job_type) in health.late_groups
+        or job.job_type in health.waiting.unresolved
+        or any((job.queue, job.job_type) == (each.queue, each.job_type) for each in health.waiting.out_of_reach)
+        or (job.queue, job.job_type) in health.waiting.late_groups
     )
 
 

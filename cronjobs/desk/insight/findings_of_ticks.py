@@ -187,7 +187,7 @@ def _config(
     here += [(problem.path, problem.message, str(problem)) for problem in settings.problems]
     types, late = dict(same.hosts.get("", {})), dict(same.entries.get("", {}))
     recorded, hosts = _recorded(dict(as_noted(where, what) for where, what, _ in here), health, at_work)
-    closed = {limit.prefix: jobs for limit, jobs in health.limited.items() if limit.most == 0}
+    closed = {limit.prefix: jobs for limit, jobs in health.waiting.limited.items() if limit.most == 0}
     ticking = health.ticking(settings.run.every)
     refused = settings.broken and bool(why_none_starts(settings, ticking))
     # Ticks refuse the file that is or was here, even if none has tried since the file broke.
@@ -197,7 +197,9 @@ def _config(
         held = sum(closed.pop(prefix) for prefix in list(closed) if any(_names_limit(w, prefix) for w in wheres))
         stops_all = (refused or useless) and text in map(str, settings.problems)
         if stops_all and refused:
-            held = sum(queue.due for queue in (*health.queues.values(), health.others) if not queue.paused)
+            held = sum(
+                queue.due for queue in (*health.waiting.queues.values(), health.waiting.others) if not queue.paused
+            )
         if stops_all:
             refused = useless = False  # say so once
         stuck = {name: late.pop(name) for name in list(late) if names_schedule(wheres, name)}
@@ -357,7 +359,7 @@ def _fault(
     """
     severity = Severity.CRITICAL if types or stuck or held else Severity.WARNING
     if types:
-        due = sum(health.unresolved.get(job_type, 0) for job_type in types)
+        due = sum(health.waiting.unresolved.get(job_type, 0) for job_type in types)
         names = [name for job_type in types for name in health.unknown_schedules.get(job_type, ())]
         text = f"{text}; without {_missing(types, told)}, {' and '.join(waiting_words(due, names))}"
     if stuck:

@@ -69,10 +69,13 @@ _WHY_LATE: Final = {
 
 def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
     yield from _late(health, settings, same)
-    for job_type in sorted((health.unresolved.keys() | health.unknown_schedules.keys()) - same.not_unresolved):
+    for job_type in sorted((health.waiting.unresolved.keys() | health.unknown_schedules.keys()) - same.not_unresolved):
         yield replace(_unknown_type(job_type, health), covers=covered_by_type(job_type, same))
-    if health.more_types:
-        jobs, types = counted(health.more_unresolved, "due job"), counted(health.more_types, "more job type")
+    if health.waiting.more_types:
+        jobs, types = (
+            counted(health.waiting.more_unresolved, "due job"),
+            counted(health.waiting.more_types, "more job type"),
+        )
         text = f"{jobs} wait for {types} that no host has; only the oldest types are listed one by one"
         yield Finding("unresolved", text, Severity.CRITICAL, command="cronjobs jobs list --status queued")
     yield from map(_misfit, health.misfits)
@@ -116,8 +119,8 @@ def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Findi
     run = settings.run
     at_work = health.ticking(run.every)
     no_process = _without_process(health, at_work)
-    groups = [group for group in health.late if (group.queue, group.job_type) not in same.no_room]
-    late = sum(group.late for group in groups) + health.more_late
+    groups = [group for group in health.waiting.late if (group.queue, group.job_type) not in same.no_room]
+    late = sum(group.late for group in groups) + health.waiting.more_late
     # An ack covers these queues and types, so a job of another queue or type that becomes late reopens the finding.
     places = {(group.queue, group.job_type) for group in groups} | no_process.places
     rows = tuple(sorted(f"{queue}/{job_type}" for queue, job_type in places))
@@ -125,7 +128,7 @@ def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Findi
     if late and at_work:
         apart = [each.group for each in health.stranded]
         could = [group for group in groups if group not in apart]
-        runnable = sum(group.late for group in could) + health.more_late
+        runnable = sum(group.late for group in could) + health.waiting.more_late
         jobs, have = ("1 job", "has") if late == 1 else (f"{late:,} jobs", "have")
         text = f"{jobs} {have} been due for more than {duration_text(late_after(run.every))}"
         why = list(_why_stranded(health))
@@ -135,17 +138,17 @@ def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Findi
             others = [group for group in could if (group.queue, group.job_type) not in no_process.places]
             if kept:
                 why.insert(0, did_not_start("this host", kept))
-            elif others or health.more_late or not no_process.places:
+            elif others or health.waiting.more_late or not no_process.places:
                 why.insert(0, _why_late(others, at_work, run.workers))
         text = f"{text}: {'; '.join([*no_process.why, *why])}"
-        since = min((at for at in (health.late_since, no_process.since) if at is not None), default=None)
+        since = min((at for at in (health.waiting.late_since, no_process.since) if at is not None), default=None)
         command = "cronjobs jobs list --status queued"
-        yield Finding("late", text, since=since, command=command, rows=rows, grew_at=health.late_since)
+        yield Finding("late", text, since=since, command=command, rows=rows, grew_at=health.waiting.late_since)
     elif no_process.places:  # do not wait until the jobs are late: no later tick will start them
         jobs = counted(no_process.jobs, "due job")
         text = f"{jobs} {'has' if no_process.jobs == 1 else 'have'} not started: {'; '.join(no_process.why)}"
         yield Finding("late", text, since=no_process.since, command="cronjobs jobs list --status queued", rows=rows)
-    for found in health.out_of_reach:
+    for found in health.waiting.out_of_reach:
         waits, options = wait_words(found.jobs, "due job"), ", ".join(found.options)
         text = (
             f'{waits} in queue "{found.queue}", type {found.job_type}: the options of every tick exclude '
@@ -172,7 +175,7 @@ def _without_process(health: Health, at_work: Sequence[Mapping[str, Any]]) -> _W
         for entry in entries_of(tick)
         if entry.get("why") == NO_PROCESS
         and tick["host"] in health.watch.without_process
-        and health.queues.get(str(entry.get("queue")), health.others).due
+        and health.waiting.of(str(entry.get("queue"))).due
     ]
     why = []
     for host, entry in dict(reversed(found)).items():
@@ -238,7 +241,7 @@ def _why_stranded(health: Health) -> Iterator[str]:
 
 
 def _unknown_type(job_type: str, health: Health) -> Finding:
-    count, names = health.unresolved.get(job_type, 0), health.unknown_schedules.get(job_type, [])
+    count, names = health.waiting.unresolved.get(job_type, 0), health.unknown_schedules.get(job_type, [])
     why = f'no handler or command "{job_type}" is registered here'
     if health.judged_by_ticks:
         why = f'no host that ticks has a handler or command "{job_type}"'
@@ -323,7 +326,7 @@ def _what_died(health: Health, same: SameCause) -> Iterator[str]:
 
 
 def _queues(health: Health) -> Iterator[Finding]:
-    for name, queue in health.queues.items():
+    for name, queue in health.waiting.queues.items():
         if not isinstance(queue.max_waiting, int) or queue.waiting < NEARLY_FULL * queue.max_waiting:
             continue
         then = _WHEN_FULL[queue.on_full or "error"]

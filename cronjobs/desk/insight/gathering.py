@@ -53,20 +53,8 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         running=[dict(row._mapping) for row in workload.running_jobs(connection, RUNNING_SHOWN)],
         running_total=running_total,
         overdue=overdue,
-        queues=waiting.queues,
-        others=waiting.others,
-        more_queues=waiting.more_queues,
-        more_types=waiting.more_types,
-        more_late=waiting.more_late,
-        more_unresolved=waiting.more_unresolved,
-        oldest_due_at=waiting.oldest_due_at,
-        late=waiting.late,
+        waiting=waiting,
         stranded=stranded(connection, waiting.late, at_work, last_ticks),
-        late_since=waiting.late_since,
-        unresolved=waiting.unresolved,
-        out_of_reach=waiting.out_of_reach,
-        limited=waiting.limited,
-        limits_a_minute=waiting.limits_a_minute,
         judged_by_ticks=judged.ticks is not None,
         unknown_schedules=without_type,
         unknown_since=unknown.since,
@@ -88,7 +76,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
     )
     # The finding ``config`` reports these jobs, so they do not count as late.
     for (queue, _), jobs in without_room(health, every).items():
-        health.queues.get(queue, health.others).late -= jobs
+        waiting.of(queue).late -= jobs
     return health
 
 

@@ -9,12 +9,11 @@ from typing import Any
 from cronjobs.desk.insight.check_config import TimeoutTooLong
 from cronjobs.desk.insight.findings_of_extras import Findings
 from cronjobs.desk.insight.slow_runs import SlowRun
-from cronjobs.desk.insight.waiting import BeyondOptions, LateGroup, Queue, StrandedJobs
+from cronjobs.desk.insight.waiting import QueueFacts, StrandedJobs
 from cronjobs.desk.insight.watched import Watched, last_ticking, ticking
 from cronjobs.desk.store.failing_types import FailingType
 from cronjobs.desk.store.schedule_health import ScheduleSurvey
 from cronjobs.engine.jobs.job_types import Fault
-from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.crashing_types import Crashing
 from cronjobs.engine.store.acks import StoredAck
 from cronjobs.engine.store.misfits import WaitingMisfits
@@ -23,12 +22,7 @@ from cronjobs.errors import Problem
 
 @dataclass(frozen=True)
 class Health:
-    """Facts about the whole system. ``late`` counts only jobs that could run.
-
-    A job could run if its type is known, its queue is not paused, and it waits neither for a limit nor for another job
-    of its schedule. If there are very many queues or unknown types, only some are listed, as ``waiting.QueueFacts``
-    explains.
-    """
+    """Facts about the whole system."""
 
     now: datetime
     project: str
@@ -39,10 +33,7 @@ class Health:
     running: list[dict[str, Any]]
     running_total: int
     overdue: int
-    queues: dict[str, Queue]
-    oldest_due_at: datetime | None
-    late_since: datetime | None  # when the oldest late job became late
-    unresolved: dict[str, int]  # maps each type that no recent tick knew to its number of due jobs
+    waiting: QueueFacts
     dead: dict[str, int]
     pauses: list[dict[str, Any]]
     schedules: ScheduleSurvey
@@ -60,8 +51,6 @@ class Health:
     unknown_since: dict[str, datetime] = field(default_factory=dict)
     # Maps each unknown type to the time when a tick first lacked the type.
     gone: dict[str, datetime] = field(default_factory=dict)
-    out_of_reach: list[BeyondOptions] = field(default_factory=list)
-    late: list[LateGroup] = field(default_factory=list)  # without the groups in ``out_of_reach``
     # Late jobs that none of the hosts now ticking can run.
     stranded: list[StrandedJobs] = field(default_factory=list)
     slower: list[SlowRun] = field(default_factory=list)
@@ -69,10 +58,6 @@ class Health:
     silent: dict[str, datetime] = field(default_factory=dict)
     # Maps each job type whose runs are typically too long for the lease to their typical duration.
     slow: dict[str, timedelta] = field(default_factory=dict)
-    # Maps each reached limit to the number of due jobs that wait for it.
-    limited: dict[Limit, int] = field(default_factory=dict)
-    # Maps each limit to how many of its jobs succeed per minute.
-    limits_a_minute: dict[Limit, float] = field(default_factory=dict)
     # Job types that run in child processes because they crash their runners.
     crashing: list[Crashing] = field(default_factory=list)
     failing_types: list[FailingType] = field(default_factory=list)
@@ -80,12 +65,6 @@ class Health:
     watch: Watched = field(default_factory=Watched)
     acks: dict[str, StoredAck] = field(default_factory=dict)  # maps a finding's key to its ack in force
     of_extras: Findings = field(default_factory=Findings)
-
-    others: Queue = field(default_factory=Queue)
-    more_queues: int = 0
-    more_types: int = 0
-    more_unresolved: int = 0
-    more_late: int = 0
 
     def ticking(self, every: timedelta) -> list[dict[str, Any]]:
         """Return ``watched.ticking`` for the last ticks."""
@@ -96,16 +75,8 @@ class Health:
         return last_ticking(self.ticks, self.now, every)
 
     @property
-    def late_groups(self) -> set[tuple[str, str]]:
-        """Return each pair of a queue and a job type that has late jobs."""
-        return {(each.queue, each.job_type) for each in self.late}
-
-    @property
     def dismissed_words(self) -> str:
         """Return the words to add to the number of dead jobs if someone has dealt with all of them, else ""."""
         if not self.dead["total"] or self.watch.deaths.count:
             return ""
         return ", dismissed" if self.dead["total"] == 1 else ", all dismissed"
-
-    def total(self, what: str) -> int:
-        return sum(getattr(queue, what) for queue in (*self.queues.values(), self.others))

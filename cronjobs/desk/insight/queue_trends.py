@@ -26,8 +26,9 @@ class QueueTrends:
 
 def queue_trends(connection: Connection, health: Health, among: Collection[str] | None = None) -> QueueTrends:
     """Return trends of at most QUEUES queues (or those in *among*) that have due jobs and are not paused."""
-    names = health.queues.keys() if among is None else among
-    due = sorted(name for name in names if health.queues[name].due and not health.queues[name].paused)[:QUEUES]
+    queues = health.waiting.queues
+    names = queues.keys() if among is None else among
+    due = sorted(name for name in names if queues[name].due and not queues[name].paused)[:QUEUES]
     if not due:
         return QueueTrends(health.now)
     since = trends.compared_with(connection)

@@ -139,7 +139,9 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
         },
         unknown={job_type: tuple(names) for job_type, names in unknown.items()},
         unknown_failing={job_type: tuple(names) for job_type, names in unknown_failing.items()},
-        unknown_types=tuple(each.job_type for each in health.failing_types if each.job_type in health.unresolved),
+        unknown_types=tuple(
+            each.job_type for each in health.failing_types if each.job_type in health.waiting.unresolved
+        ),
         hosts=_without_their_module(health, settings),
         entries=_with_a_bad_entry(health, settings),
         no_room=without_room(health, settings.run.every),
@@ -164,7 +166,7 @@ def _is_dead(job: JobNow | None) -> bool:
 def _unknown(jobs: tuple[JobNow, ...], health: Health) -> str | None:
     """Return the unknown type that one of these jobs waits for, or None if there is none."""
     waits = (job.job_type for job in jobs if job.waiting and job.run_at <= health.now)
-    return next((job_type for job_type in waits if job_type in health.unresolved), None)
+    return next((job_type for job_type in waits if job_type in health.waiting.unresolved), None)
 
 
 def _died(job_type: str, since: datetime, watch: Watched) -> bool:
@@ -280,7 +282,7 @@ def _without_their_module(health: Health, settings: Settings) -> dict[str, dict[
     began = health.watch.not_loaded or health.watch.misconfigured
     since = min((at for at in began.values() if at is not None), default=None)
     found: dict[str, dict[str, tuple[str, ...]]] = {}
-    for job_type in sorted(health.unresolved.keys() | health.unknown_schedules.keys()):
+    for job_type in sorted(health.waiting.unresolved.keys() | health.unknown_schedules.keys()):
         inline = job_type in health.unknown_schedules.get(job_type, ())
         of_type = {place: its for place, wheres in places.items() if (its := faults_of_type(job_type, wheres, inline))}
         if not of_type and module_gone and not _gone_before(job_type, since, health):
@@ -295,7 +297,7 @@ def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]
     types = {each.job_type for each in health.never_begin}
     entries = [entry for tick in health.ticking(every) for entry in entries_of(tick)]
     found = {}
-    for group in health.late:
+    for group in health.waiting.late:
         place = (group.queue, group.job_type)
         whys = {entry.get("why") for entry in entries if (entry.get("queue"), entry.get("job_type")) == place}
         if group.job_type in types and whys and whys <= {TOO_SHORT, LONG_OFF, NO_PLACE, OUT_OF_TIME}:

@@ -82,7 +82,10 @@ class BeyondOptions:
 
 @dataclass
 class QueueFacts:
-    """The waiting jobs by queue.
+    """The waiting jobs by queue. ``late`` counts only jobs that could run.
+
+    A job could run if its type is known, its queue is not paused, and it waits neither for a limit nor for another job
+    of its schedule.
 
     ``unresolved`` counts the due jobs of each type that no recent tick knew. ``came`` says when the oldest of these
     jobs became due. Only the largest queues and the oldest unknown types are listed. ``others`` sums up the
@@ -107,6 +110,24 @@ class QueueFacts:
     limited: dict[Limit, int] = field(default_factory=dict)
     # Maps each limit to how many of its jobs succeed per minute.
     limits_a_minute: dict[Limit, float] = field(default_factory=dict)
+
+    @property
+    def late_groups(self) -> set[tuple[str, str]]:
+        """Each pair of a queue and a job type that has late jobs."""
+        return {(each.queue, each.job_type) for each in self.late}
+
+    def total(self, what: str) -> int:
+        return sum(getattr(queue, what) for queue in (*self.queues.values(), self.others))
+
+    def of(self, queue: str) -> Queue:
+        """Return the counts that include this queue's jobs."""
+        return self.queues.get(queue, self.others)
+
+    def with_due_jobs(self) -> list[tuple[datetime, str, Queue]]:
+        """Return when the oldest job of each queue became due, with the queue's name and counts, oldest first."""
+        queues = self.queues.items()
+        due = [(queue.oldest_due_at, name, queue) for name, queue in queues if queue.due and queue.oldest_due_at]
+        return sorted(due, key=lambda each: each[:2])
 
 
 @dataclass(frozen=True)
@@ -292,7 +313,7 @@ def what_waits(
             found.came[group.job_type] = min(found.came.get(group.job_type, group.run_at), group.run_at)
         # Without a usable file and before any tick, no type is known, but the jobs can still be late.
         nobody_knows = settings.broken and judged.ticks is None
-        its = found.queues.get(group.queue, found.others)
+        its = found.of(group.queue)
         if group.late and not its.paused and (not unknown or nobody_knows):
             late.append(LateGroup(group.queue, group.job_type, group.run_at, group.late))
     if late or due.late:
@@ -330,7 +351,7 @@ def what_waits(
     beyond = {(each.queue, each.job_type) for each in found.out_of_reach}
     found.late = [each for each in late if (each.queue, each.job_type) not in beyond]
     for each in found.late:
-        found.queues.get(each.queue, found.others).late += each.late
+        found.of(each.queue).late += each.late
     found.others.late += found.more_late
     for capped in pressures(connection):
         queue = found.queues.setdefault(capped.name, Queue(paused=bool(of_queue(pauses, capped.name))))

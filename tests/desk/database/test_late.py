@@ -381,8 +381,8 @@ def test_a_batch_behind_a_limit_has_a_pace(database: Database, tmp_path: Path) -
     drains(world, 4)
     world.tick()
     health = world.look()
-    assert health.limited == dict.fromkeys(world.limits, 1)
-    assert health.limits_a_minute == {world.limits[0]: 2, world.limits[1]: 0}
+    assert health.waiting.limited == dict.fromkeys(world.limits, 1)
+    assert health.waiting.limits_a_minute == {world.limits[0]: 2, world.limits[1]: 0}
     assert _waiting_lines(health, world.settings, Times(health.now, "UTC"), 200)[2:] == [
         '1 due: limit "smtp:" is reached (1 at once); 2 a minute succeeded lately (at that pace, about 30s more)',
         '1 due: limit "api:" is reached (1 at once)',
@@ -397,9 +397,9 @@ def test_a_job_of_a_paused_queue_waits_for_no_limit(
     world.running(concurrency_key="smtp:1")
     for queue in ("default", "b"):
         world.put(queue=queue, concurrency_key="smtp:1")
-    assert world.look().limited == {world.limits[0]: 2}
+    assert world.look().waiting.limited == {world.limits[0]: 2}
     world.put(tables.pauses, scope=scope, name=name, paused_at=database.clock.now(), skip=0)
-    assert world.look().limited == ({world.limits[0]: left} if left else {})
+    assert world.look().waiting.limited == ({world.limits[0]: left} if left else {})
 
 
 def test_a_job_that_a_tick_claims_during_the_reads_is_not_late(

@@ -342,15 +342,16 @@ def waiting_one_by_one(connection: Connection, settings: Settings, health: Healt
             queue.late += len(could)
             group = LateGroup(name, job_type, min(due), len(could))
             late_groups.append(group)
-    for name, seen in health.queues.items():
+    for name, seen in health.waiting.queues.items():
         if seen.max_waiting is not None:
             queue = queues.setdefault(name, Queue(paused=bool(of_queue(in_force, name))))
             queue.max_waiting, queue.on_full = seen.max_waiting, seen.on_full
     due = [job.run_at for jobs in groups.values() for job in jobs if job.run_at <= health.now]
-    beyond = {(each.queue, each.job_type) for each in health.out_of_reach}
+    beyond = {(each.queue, each.job_type) for each in health.waiting.out_of_reach}
     late_groups = [each for each in late_groups if (each.queue, each.job_type) not in beyond]
     oldest = min(due, default=None)
-    return replace(health, queues=queues, unresolved=unresolved_types, late=late_groups, oldest_due_at=oldest)
+    found = replace(health.waiting, queues=queues, unresolved=unresolved_types, late=late_groups, oldest_due_at=oldest)
+    return replace(health, waiting=found)
 
 
 def is_first(connection: Connection, job: Any, judged: JudgedTypes) -> bool:

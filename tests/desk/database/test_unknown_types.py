@@ -316,7 +316,7 @@ def red(host: Host) -> list[str]:
 
 def late(host: Host) -> int:
     with host.database.read() as connection:
-        return look(connection, host.settings, load(host.settings)).total("late")
+        return look(connection, host.settings, load(host.settings)).waiting.total("late")
 
 
 def test_status_is_red_at_once_for_a_due_job_and_a_schedule_and_neither_is_ever_late(

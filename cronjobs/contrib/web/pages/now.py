@@ -48,7 +48,7 @@ def now_sections(connection: Connection, health: Health, view: View) -> dict[str
         "more_running": health.running_total - len(running),
         "progress": progress_by_id(running, reported, view.times.now),
         "waiting": waiting,
-        "more_waiting": health.total("due") - sum(each.queue.due for each in waiting),
+        "more_waiting": health.waiting.total("due") - sum(each.queue.due for each in waiting),
         "coming": health.next,
         "pauses": [pause_text(pause, view.times) for pause in health.pauses[:PAUSES]],
         "more_pauses": len(health.pauses) - PAUSES,
@@ -56,13 +56,11 @@ def now_sections(connection: Connection, health: Health, view: View) -> dict[str
 
 
 def _waiting(connection: Connection, health: Health) -> list[Waits]:
-    due = [(queue.oldest_due_at, name) for name, queue in health.queues.items() if queue.due and queue.oldest_due_at]
-    names = [name for _, name in sorted(due)[:QUEUES]]
-    trends = queue_trends(connection, health, names)
+    due = health.waiting.with_due_jobs()[:QUEUES]
+    trends = queue_trends(connection, health, [name for _, name, _ in due])
     span = health.now - trends.since
     found = []
-    for name in names:
-        queue = health.queues[name]
+    for _, name, queue in due:
         words = "paused" if queue.paused else trend_of(queue.due, trends.changes.get(name), span)
         found.append(Waits(name, queue, words))
     return found

@@ -153,10 +153,10 @@ def _figures(health: Health) -> list[tuple[str, int, str]]:
     """Return each figure's label, its number of jobs, and the status with which to list these jobs."""
     return [
         ("running", health.running_total, "running"),
-        ("due", health.total("due"), "queued"),
-        ("in the future", health.total("future"), "queued"),
-        ("retrying", health.total("failed"), "retrying"),
-        ("late", health.total("late"), "queued"),
+        ("due", health.waiting.total("due"), "queued"),
+        ("in the future", health.waiting.total("future"), "queued"),
+        ("retrying", health.waiting.total("failed"), "retrying"),
+        ("late", health.waiting.total("late"), "queued"),
         ("dead in 24 h", health.dead["last_24h"], "dead"),
         (f"dead in all{health.dismissed_words}", health.dead["total"], "dead"),
     ]

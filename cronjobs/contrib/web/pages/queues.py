@@ -23,10 +23,10 @@ def queues(connection: Connection, view: View, types: JobTypes) -> str:
 
 def queues_sections(connection: Connection, health: Health, view: View) -> dict[str, Any]:
     """Return the values for "queues_sections.html"."""
-    shown = sorted(health.queues.items(), key=lambda each: (-each[1].late, -each[1].due, each[0]))[:QUEUES]
+    shown = sorted(health.waiting.queues.items(), key=lambda each: (-each[1].late, -each[1].due, each[0]))[:QUEUES]
     return {
         "queues": shown,
-        "more_queues": len(health.queues) + health.more_queues - len(shown),
+        "more_queues": len(health.waiting.queues) + health.waiting.more_queues - len(shown),
         "limits": _limits(health, view, running_by_key(connection)),
         "pauses": [(pause, pausing.what(pause["scope"], pause["name"])) for pause in health.pauses],
         "paused": {(pause["scope"], pause["name"]) for pause in health.pauses},
@@ -45,6 +45,6 @@ def _limits(health: Health, view: View, running: Mapping[str, int]) -> list[tupl
         most = [f"{limit.most:,}"] if limit.most is not None else []
         most += [f"{limit.each:,} of each key"] if limit.each is not None else []
         at_work = sum(count for key, count in running.items() if limit.counts(key))
-        waiting = health.limited.get(limit)
+        waiting = health.waiting.limited.get(limit)
         rows.append((limit.prefix, ", ".join(most), at_work, waiting is not None, waiting or 0))
     return rows

@@ -21,7 +21,7 @@ from cronjobs.desk.insight.findings_of_ticks import tick_findings
 from cronjobs.desk.insight.findings_of_work import work_findings
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import failing_runs
-from cronjobs.desk.insight.waiting import LateGroup
+from cronjobs.desk.insight.waiting import LateGroup, QueueFacts
 from cronjobs.desk.insight.watched import KILLED_WITHIN, ScheduleWithoutRun, Watched
 from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences, Why
 from cronjobs.desk.store.failing_types import FailingType
@@ -104,10 +104,7 @@ class Facts:
                 running=[],
                 running_total=0,
                 overdue=0,
-                queues={},
-                oldest_due_at=None,
-                late_since=None,
-                unresolved=unresolved,
+                waiting=QueueFacts(unresolved=unresolved),
                 dead={},
                 pauses=[],
                 schedules=ScheduleSurvey(),
@@ -383,7 +380,7 @@ def test_hosts_with_the_very_same_faults_are_one_finding() -> None:
     assert here.text == f"{': '.join(NO_MODULE)} (on hosts web1, web2, web3); without t.a, t.b, 3 due jobs wait"
     other = replace(health, ticks=[*health.ticks, tick("web4", NO_MODULE, ("t.c", "it cannot be used"))])
     assert texts(other).keys() == {"config:web2", "config:web4"}, "one with other faults is not like them"
-    idle = replace(health, unresolved={})
+    idle = replace(health, waiting=QueueFacts())
     assert [(each.key, each.severity) for each in troubles(idle, SETTINGS)] == [("config:web2", "warning")]
 
 
@@ -579,7 +576,7 @@ def test_a_schedule_that_ticks_do_not_fire_for_its_bad_entry_is_one_finding() ->
     other = StoredSchedule(2, "typo.other", {"job": "t.a"}, "f", "active", NOW, NOW - HOUR)
     bad = Problem("cronjobs.yaml", 6, 10, "schedules.typo.evry", "unknown key")
     facts = replace(Facts(random.Random(1)).health(), watch=Watched(schedules=[late]), faults=())
-    facts = replace(facts, unresolved={}, unknown_schedules={}, failing_types=[], ticks=[tick("web1")])
+    facts = replace(facts, waiting=QueueFacts(), unknown_schedules={}, failing_types=[], ticks=[tick("web1")])
     [found] = troubles(facts, replace(SETTINGS, problems=(bad,)))
     assert (found.key, found.severity, found.since) == ("config", "critical", NOW - HOUR)
     assert found.text.endswith("unknown key; no tick has fired the due occurrences of typo")
