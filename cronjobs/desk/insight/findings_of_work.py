@@ -29,7 +29,7 @@ from cronjobs.desk.insight.same_cause import (
     failing_runs,
     how_they_ended,
 )
-from cronjobs.desk.insight.troubled_types import RUNS_IN_A_LEASE
+from cronjobs.desk.insight.slow_types import RUNS_IN_A_LEASE
 from cronjobs.desk.insight.waiting import LateGroup, entries_of
 from cronjobs.desk.insight.watched import late_after
 from cronjobs.desk.store.failing_types import IN_A_ROW

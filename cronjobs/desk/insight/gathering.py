@@ -14,7 +14,7 @@ from cronjobs.desk.insight.judged_types import judged_types, unknown_schedules, 
 from cronjobs.desk.insight.same_cause import without_room
 from cronjobs.desk.insight.schedule_facts import really_next
 from cronjobs.desk.insight.slow_runs import slow_runs
-from cronjobs.desk.insight.troubled_types import troubled_types
+from cronjobs.desk.insight.slow_types import slow_types
 from cronjobs.desk.insight.waiting import stranded, what_waits
 from cronjobs.desk.insight.watched import last_ticking, silent_hosts, ticking, watch
 from cronjobs.desk.store import workload
@@ -24,6 +24,8 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store import meta, schedules, ticks
 from cronjobs.engine.store.acks import acks_in_force
+from cronjobs.engine.store.crashing_types import crashing
+from cronjobs.engine.store.misfits import waiting_misfits
 from cronjobs.engine.store.sql import database_now
 
 RUNNING_SHOWN: Final = 50
@@ -71,7 +73,9 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         slower=slow_runs(connection, now),
         acks=acks_in_force(connection, now),
         watch=watch(connection, every, surveyed, at_work, last_ticking(last_ticks, now, every), pauses, now),
-        **troubled_types(connection, settings, types),
+        slow=slow_types(connection, settings, types),
+        crashing=crashing(connection),
+        misfits=waiting_misfits(connection),
         of_extras=findings_of_extras(connection, settings, now),
     )
     # The finding ``config`` reports these jobs, so they do not count as late.
