@@ -45,7 +45,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
     surveyed = survey(connection, judged.ticks or ())
     running_total, overdue = workload.running_count(connection)
     without_type = unknown_schedules(connection, judged) if surveyed.of_unknown_types else {}
-    unknown = unknown_since(connection, [*waiting.unresolved, *without_type], waiting.came, without_type)
+    since, gone = unknown_since(connection, [*waiting.unresolved, *without_type], waiting.came, without_type)
     health = Health(
         now=now,
         project=whose.project,
@@ -59,8 +59,8 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         stranded=stranded(connection, waiting.late, at_work, last_ticks),
         judged_by_ticks=judged.ticks is not None,
         unknown_schedules=without_type,
-        unknown_since=unknown.since,
-        gone=unknown.gone,
+        unknown_since=since,
+        gone=gone,
         failing_types=failing_types(connection) if any(queue.failed for queue in waiting.queues.values()) else [],
         dead=workload.dead_counts(connection),
         pauses=pauses,

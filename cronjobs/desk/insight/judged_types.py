@@ -90,24 +90,15 @@ def unknown_schedules(connection: Connection, judged: JudgedTypes) -> dict[str, 
     return found
 
 
-@dataclass(frozen=True)
-class UnknownSince:
-    """``since``: when work of each unknown type began to wait. ``gone``: when ticks began to lack the type.
-
-    A type that no tick ever knew is not in ``gone``.
-    """
-
-    since: dict[str, datetime]
-    gone: dict[str, datetime]
-
-
 def unknown_since(
     connection: Connection,
     job_types: Sequence[str],
     came: Mapping[str, datetime],
     schedules_of: Mapping[str, Sequence[str]],
-) -> UnknownSince:
-    """Find out when work began to wait for each of the unknown *job_types*.
+) -> tuple[dict[str, datetime], dict[str, datetime]]:
+    """Return when work of each of the unknown *job_types* began to wait, and when ticks began to lack the type.
+
+    A type that no tick ever knew is not in the second result.
 
     *came*: when each type's oldest due job became due. *schedules_of*: the active schedules of each type.
     """
@@ -122,4 +113,4 @@ def unknown_since(
             waits = defined_at(connection, names_of(schedules_of[job_type][0], renamed))
         if both := [at for at in (waits, gone.get(job_type)) if at is not None]:
             since[job_type] = max(both)
-    return UnknownSince(since, gone)
+    return since, gone
