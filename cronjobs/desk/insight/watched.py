@@ -37,7 +37,6 @@ from cronjobs.desk.store.status_facts import Deaths, Killed, Misdated, Overrunni
 from cronjobs.engine.crontime.timing import newest_between, next_after
 from cronjobs.engine.rules.occurrences import ran_early
 from cronjobs.engine.schedules.applying import silence_after
-from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.engine.schedules.planning import TIMING, read
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.engine.store.given_up import KINDS, GivenUp, given_up
@@ -388,13 +387,13 @@ def _without_run(
     if isinstance(stored.definition, dict) and "grace_s" not in stored.definition:
         return None
     try:
-        schedule = schedule_from_definition(stored.name, stored.definition)
-        if schedule.grace is None:
-            return None
-        when = read(stored.name, stored.definition).when
+        timed = read(stored.name, stored.definition)
     except ValueError as error:
         why = f"the schedule's definition cannot be read: {error}"
         return ScheduleWithoutRun(why, store.defined_at(connection, names))
+    schedule, when = timed.schedule, timed.when
+    if schedule.grace is None:
+        return None
     grace = grace_of(schedule)
     began = store.defined_at(connection, names, (*TIMING, "grace_s")) or now
     last = newest_between(when, max(began, now - LONGEST_GRACE), now - grace, 1)
@@ -403,12 +402,12 @@ def _without_run(
     rows = ledger_between(connection, stored.id, last[0], now)
     named = {row.job_id for row in rows if row.job_id is not None}
     jobs = store.jobs_now(connection, named)
-    status = {id_: job.status for id_, job in jobs.items()}
-    attempts: dict[int | None, int] = {id_: job.attempts for id_, job in jobs.items()}
-    # A skipped occurrence's row names the job that it gave way to. A job without a status is pruned, so it ended long
-    # ago and counts as succeeded.
-    succeeded = {id_ for id_ in named if status.get(id_) in (Status.SUCCEEDED, None)}
-    early = {row.job_id for row in rows if ran_early(row.reason, attempts.get(row.job_id))}
+    # A skipped occurrence's row names the job that it gave way to. A job without a row is pruned, so it ended long ago
+    # and counts as succeeded.
+    succeeded = {id_ for id_ in named if id_ not in jobs or jobs[id_].status == Status.SUCCEEDED}
+    early = {
+        row.job_id for row in rows if ran_early(row.reason, jobs[row.job_id].attempts if row.job_id in jobs else None)
+    }
     if succeeded - early:
         return None
     by_hand = ran_by_hand(triggered(stored.name))
@@ -436,7 +435,7 @@ def _without_run(
             due = last[0] if cause.id == job_id else first  # the job holds up all occurrences since the first
         else:
             why = f"{row.outcome} ({row.reason})"
-    ran = job_id is not None and job_id not in early and bool(attempts.get(job_id))
+    ran = job_id in jobs and job_id not in early and jobs[job_id].attempts > 0
     why = f"due {in_full(due, schedule.timezone)}: {why}"
     grew_at = None if cause is None else cause.scheduled_for
     following = next_after(when, due)
