@@ -83,6 +83,7 @@ from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
 
 NOT_DONE: Final = (Status.DEAD, Status.CANCELLED)
+ACTS_ON_JOBS: Final = ("cancel", "retry", "release", "reschedule", "dismiss")
 LATE_TRIES: Final = 10  # find out for at most this many attempts why they started late
 
 HOLDERS_NAMED: Final = 3
@@ -599,7 +600,7 @@ def longest_quiet(
 def _with_acts(connection: Connection, job: JobFacts) -> JobFacts:
     acts = [
         (row.action, AuditEntry(row.at, row.actor, row.host, row.why, _moved(row.detail)))
-        for row in explaining.acts_on_job(connection, job.id)
+        for row in trail.entries(connection, ACTS_ON_JOBS, about=str(job.id))
     ]
     acts += [
         ("settle", AuditEntry(row.at, row.actor, row.host, row.why, settled=settled))

@@ -14,10 +14,8 @@ from sqlalchemy import Connection, Row, func, select
 
 from cronjobs.desk.store.status_facts import NUMBER_IMPORTING
 from cronjobs.desk.store.tailing import JOB_PROGRESS
-from cronjobs.desk.store.trail import has_id
 from cronjobs.engine.database.tables import occurrences, pauses, schedules, ticks
 from cronjobs.engine.probe.sql_text import (
-    AUDIT,
     EFFECTS,
     JOB_RUNS,
     JOB_TYPE_LISTS,
@@ -170,20 +168,6 @@ def attempts_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Ro
           {columns_shown("runner", "worker", "error_type", "error")}
         FROM {JOB_RUNS} j WHERE j.job_id {AMONG_IDS} ORDER BY j.job_id, j.attempt""",
         ids=list(job_ids),
-    ).all()
-
-
-def acts_on_job(connection: Connection, job_id: int) -> Sequence[Row[Any]]:
-    """Return the audit entries of what people did to a job, either alone or in a batch."""
-    return run(
-        connection,
-        f"""
-        SELECT a.* FROM {AUDIT} a WHERE a.action IN ('cancel', 'retry', 'release', 'reschedule', 'dismiss')
-          AND a.subject IN (:id_text, :name, 'jobs') AND (a.subject <> 'jobs' OR {has_id("a.detail")})
-        ORDER BY a.at, a.id""",
-        id=job_id,
-        id_text=str(job_id),
-        name=f"job {job_id}",
     ).all()
 
 

@@ -41,7 +41,7 @@ def entries(
         *([] if since is None else [audit.c.at >= since]),
         *([] if until is None else [audit.c.at < until]),
     ]
-    # The index has the entries of an action by time. Without actions, only the order by id needs no sort of the table.
+    # The actions' index narrows the rows before they are sorted. Without actions, only the order by id needs no sort.
     order = [audit.c.id.desc()] if actions is None else [audit.c.at.desc(), audit.c.id.desc()]
 
     def query(with_json: bool) -> Select[Any]:
@@ -56,22 +56,19 @@ def _about(connection: Connection, subject: str) -> ColumnElement[bool]:
 
     For a job, entries about batches that include the job are returned as well.
     """
-    named = audit.c.subject.in_([subject, *(f"{kind} {subject}" for kind in KINDS)])
+    names = [subject, *(f"{kind} {subject}" for kind in KINDS)]
     number = subject.removeprefix("job ")
     if not number.isascii() or not number.isdecimal() or int(number[:20]) >= 2**63:
-        return named
-    in_batch = statement_text(has_id("cronjobs_audit.detail"), postgresql=is_postgresql(connection))
-    return or_(named, and_(audit.c.subject == "jobs", text(in_batch).bindparams(id=int(number))))
+        return audit.c.subject.in_(names)
+    # Both conditions of the index, the actions and the subjects, have to be one list each.
+    in_batch = text(statement_text(_HAS_ID, postgresql=is_postgresql(connection))).bindparams(id=int(number))
+    return and_(audit.c.subject.in_([*names, "jobs"]), or_(audit.c.subject != "jobs", in_batch))
 
 
-def has_id(detail: str) -> str:
-    """Return SQL for whether a batch's audit entry names the job :id. *detail* is the column.
-
-    Jobs that were chosen by a filter share one audit row per batch, with a list of their ids. On SQLite, plain SQL may
-    have written anything into the column.
-    """
-    return either(
-        postgresql=f"{detail} -> 'ids' @> to_jsonb(CAST(:id AS bigint))",
-        sqlite=f"CASE WHEN json_valid({detail}) "
-        f"THEN EXISTS (SELECT 1 FROM json_each({detail}, '$.ids') WHERE value = :id) ELSE 0 END",
-    )
+# True if a batch's entry names the job :id. Jobs that were chosen by a filter share one entry per batch, with a list of
+# their ids. On SQLite, plain SQL may have written anything into the column.
+_HAS_ID: Final = either(
+    postgresql="cronjobs_audit.detail -> 'ids' @> to_jsonb(CAST(:id AS bigint))",
+    sqlite="CASE WHEN json_valid(cronjobs_audit.detail) "
+    "THEN EXISTS (SELECT 1 FROM json_each(cronjobs_audit.detail, '$.ids') WHERE value = :id) ELSE 0 END",
+)
