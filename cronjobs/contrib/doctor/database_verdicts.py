@@ -11,7 +11,6 @@ from typing import Final
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed, not_applicable, ok, problem, warning
 from cronjobs.contrib.doctor.host_verdicts import MIB, ON_A_NETWORK
 from cronjobs.contrib.doctor.statements import HeldRights, ServerFacts, SqliteFile, TableStatistics
-from cronjobs.engine.database.connection import OLDEST_SERVER, OLDEST_SQLITE
 from cronjobs.model import rough
 from cronjobs.text import one_line
 
@@ -321,29 +320,9 @@ def rights(roles: Sequence[RoleRights]) -> Diagnosis:
     return ok(f"{', '.join(role.role for role in roles if role.wanted is not None)} has only the rights that it needs")
 
 
-def version(server: ServerFacts | None, sqlite: tuple[int, ...], python: tuple[int, ...]) -> Diagnosis:
-    """Judge the versions. *server* is None on SQLite."""
-    with_python = f"Python {'.'.join(map(str, python[:3]))}"
-    if server is None:
-        name = f"SQLite {'.'.join(map(str, sqlite))}"
-        if sqlite < OLDEST_SQLITE:
-            return problem(
-                f"{name} is too old: cronjobs needs RETURNING, which was added in 3.35",
-                "use a Python built with a newer SQLite",
-            )
-        return ok(f"{name}, {with_python}")
+def version(server: ServerFacts) -> Diagnosis:
+    """Judge the server's version. cronjobs does not connect to a server that is too old."""
     major = server.version // 10_000
-    if major < OLDEST_SERVER:
-        return problem(f"PostgreSQL {major} is too old", f"upgrade the server to {OLDEST_SERVER} or later")
     if major > NEWEST_SERVER:
         return warning(f"PostgreSQL {major} is newer than any that this version was tested with", "see the changelog")
-    return ok(f"PostgreSQL {major}.{server.version % 10_000}, {with_python}")
-
-
-def pooler(server: ServerFacts) -> Diagnosis:
-    if not server.pooled:
-        return ok("the connection goes directly to the server")
-    return ok(
-        "a pooler (PgBouncer) is between this host and the server. Its transaction mode is fine: each transaction sets "
-        "what it needs itself, and cronjobs prepares no statements. Each tick needs run.workers + 1 connections"
-    )
+    return ok(f"PostgreSQL {major}.{server.version % 10_000}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -235,15 +233,8 @@ def _clocks(patient: ExaminedSite) -> Diagnosis:
 
 
 def _versions(patient: ExaminedSite) -> Diagnosis:
-    if patient.db.is_sqlite:
-        return database_verdicts.version(None, sqlite3.sqlite_version_info, sys.version_info[:3])
     with patient.db.read() as connection:
-        return database_verdicts.version(statements.server(connection), (), sys.version_info[:3])
-
-
-def _pooler(patient: ExaminedSite) -> Diagnosis:
-    with patient.db.read() as connection:
-        return database_verdicts.pooler(statements.server(connection))
+        return database_verdicts.version(statements.server(connection))
 
 
 # --- cron and the host ------------------------------------------------------------------------------------------------
@@ -313,12 +304,11 @@ CHECKS: Final = (
     Examination("schema revision", "Are the tables at this version's revision?", "database", _revision),
     Examination("schema drift", "Have the tables been changed by hand?", "tables", _drift),
     Examination("clocks", "Do this host and the database agree on the time?", "database", _clocks),
-    Examination("versions", "Are the server, SQLite and Python recent enough?", "database", _versions),
+    Examination("versions", "Was cronjobs tested with this version of the server?", "postgresql", _versions),
     Examination("locks", "Does another session keep ticks waiting?", "postgresql", _locks),
     Examination("rights", "Does each role have exactly the rights that it needs?", "postgresql", _rights),
     Examination("vacuum", "Does vacuum keep up?", "postgresql", _bloat),
     Examination("statistics", "Are the planner's statistics fresh?", "postgresql", _statistics),
-    Examination("pooler", "Is there a pooler, and does its mode work?", "postgresql", _pooler),
     Examination("file system", "Is SQLite's file on a local disk?", "sqlite", _sqlite_place),
     Examination("file modes", "Who can read and write SQLite's file?", "sqlite", _sqlite_modes),
     Examination("journal mode", "Is SQLite in WAL mode?", "sqlite", _sqlite_journal),

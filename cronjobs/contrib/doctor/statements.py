@@ -26,17 +26,12 @@ TICKS_LOOKED_AT: Final = 120
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What the server reports about itself.
-
-    ``pooled`` is true if there is a pooler between this host and the server. Then the process id that the driver knows
-    differs from the one that the server reports.
-    """
+    """What the server reports about itself."""
 
     version: int  # such as 170002 for 17.2
     user: str
     superuser: bool
     autovacuum: bool
-    pooled: bool
 
 
 def server(connection: Connection) -> ServerFacts:
@@ -44,12 +39,10 @@ def server(connection: Connection) -> ServerFacts:
         text(
             """SELECT current_setting('server_version_num')::int AS version, current_user AS "user",
                  (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) AS superuser,
-                 current_setting('autovacuum')::bool AS autovacuum, pg_backend_pid() AS pid"""
+                 current_setting('autovacuum')::bool AS autovacuum"""
         )
     ).one()
-    driver: Any = connection.connection.driver_connection
-    named = driver.info.backend_pid if driver is not None else row.pid
-    return ServerFacts(row.version, row.user, bool(row.superuser), bool(row.autovacuum), named != row.pid)
+    return ServerFacts(row.version, row.user, bool(row.superuser), bool(row.autovacuum))
 
 
 # Whoever holds such a lock on a table keeps others from writing to it.

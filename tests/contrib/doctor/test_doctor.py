@@ -33,7 +33,7 @@ from cronjobs.engine.jobs import registry
 pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
 
 CRONTAB = '#!/bin/sh\n[ -f "$FAKE_STORE" ] && exec cat "$FAKE_STORE"\necho "no crontab for ada" >&2\nexit 1\n'
-ONLY = {"postgresql": {"locks", "rights", "vacuum", "statistics", "pooler", "clocks"}}
+ONLY = {"postgresql": {"locks", "rights", "vacuum", "statistics", "versions", "clocks"}}
 ONLY["sqlite"] = {"file system", "file modes", "journal mode", "file size"}
 
 

@@ -118,14 +118,14 @@ def test_the_doctors_problems_are_to_do_and_its_warnings_are_asked() -> None:
         ("clocks", "?", problem("2 min apart", "ntp")),
         ("mail", "?", warning("lost", "postfix")),
         ("disk", "?", ok("room")),
-        ("pooler", "?", not_applicable("SQLite")),
+        ("locks", "?", not_applicable("SQLite")),
     ]
     found = {each.item: (each.answer, each.do) for each in checklist(READY, examined, ["cronjobs.yaml:3: x"])}
     assert found["check"][0] == "to do"
     assert found["clocks"] == ("to do", "ntp")
     assert found["mail"] == ("ask", "postfix")
     assert found["disk"] == ("ok", None)
-    assert "pooler" not in found
+    assert "locks" not in found
 
 
 def test_no_item_is_there_twice() -> None:
