@@ -76,14 +76,12 @@ def clocks(database: Database) -> Diagnosis:
 
 def sqlite_file(path: Path, root: Path) -> judge.FileFacts:
     found, folder = path.stat(), path.parent.stat()
-    wal = Path(f"{path}-wal")
     return judge.FileFacts(
         str(path),
         filesystem_of(path, root),
         found.st_mode & 0o7777,
         folder.st_mode & 0o7777,
         found.st_uid == os.geteuid(),
-        wal.stat().st_size if wal.exists() else 0,
     )
 
 

@@ -1,4 +1,4 @@
-"""Judge the facts about the jobs database: schema, clock, file, statistics, rights, versions. Pure."""
+"""Judge the facts about the jobs database: schema, clock, file, locks, vacuum, rights, version. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 from cronjobs.contrib.doctor.diagnosis import Diagnosis, listed, not_applicable, ok, problem, warning
 from cronjobs.contrib.doctor.host_verdicts import MIB, ON_A_NETWORK
-from cronjobs.contrib.doctor.statements import HeldRights, ServerFacts, SqliteFile, TableStatistics
+from cronjobs.contrib.doctor.statements import HeldRights, ServerFacts, TableStatistics
 from cronjobs.model import rough
 from cronjobs.text import one_line
 
@@ -18,7 +18,6 @@ SKEWED: Final = timedelta(seconds=5)
 FAR_OFF: Final = timedelta(minutes=2)
 LONG_LOCK: Final = timedelta(seconds=5)
 MANY_ROWS: Final = 10_000  # a table with fewer rows is fast even if it is bloated
-LARGE: Final = 100 * MIB
 NEWEST_SERVER: Final = 18  # the newest version that cronjobs was tested with
 
 
@@ -170,7 +169,6 @@ class FileFacts:
     mode: int
     folder_mode: int
     ours: bool  # whether this user owns the file
-    wal_size: int = 0
 
 
 def sqlite_place(found: FileFacts) -> Diagnosis:
@@ -202,29 +200,13 @@ def sqlite_modes(found: FileFacts) -> Diagnosis:
     return ok(f"{found.path} is open to its user{' and group' if found.mode & 0o070 else ' alone'}")
 
 
-def sqlite_journal(found: SqliteFile) -> Diagnosis:
-    if found.journal_mode == "wal":
+def sqlite_journal(mode: str) -> Diagnosis:
+    if mode == "wal":
         return ok("the journal mode is WAL")
     return warning(
-        f"the journal mode is {found.journal_mode}, not WAL: readers and writers wait for each other",
+        f"the journal mode is {mode}, not WAL: readers and writers wait for each other",
         "something changed the mode; cronjobs sets WAL again the next time that no other process has the file open",
     )
-
-
-def sqlite_size(found: SqliteFile, wal_size: int) -> Diagnosis:
-    size, free = found.pages * found.page_size, found.free * found.page_size
-    if free > LARGE and free * 2 > size:
-        return warning(
-            f"{free // MIB:,} of the file's {size // MIB:,} MiB are empty pages, left by pruned rows",
-            "SQLite reuses empty pages. To shrink the file, run sqlite3 FILE VACUUM while no tick runs",
-        )
-    if wal_size > max(LARGE, size):
-        return warning(
-            f"the -wal file is {wal_size // MIB:,} MiB large: a long read keeps SQLite from checkpointing this file "
-            "into the database",
-            "end the process that has the -wal file open (fuser shows it)",
-        )
-    return ok(f"{size // MIB:,} MiB, of which {free // MIB:,} are empty")
 
 
 # --- PostgreSQL -------------------------------------------------------------------------------------------------------
@@ -251,19 +233,6 @@ def bloat(tables: Sequence[TableStatistics], *, autovacuum: bool) -> Diagnosis:
             "look for that transaction in pg_stat_activity (xact_start), end it, then VACUUM (ANALYZE) the table",
         )
     return ok(f"vacuum keeps up with {len(tables)} tables")
-
-
-def statistics(tables: Sequence[TableStatistics]) -> Diagnosis:
-    never = [table.name for table in tables if table.live > MANY_ROWS and table.analyzed_at is None]
-    old = [
-        f"{table.name}: {table.changed:,} rows changed since it was analyzed"
-        for table in tables
-        if table.analyzed_at is not None and table.changed > MANY_ROWS and table.changed > table.live
-    ]
-    if never or old:
-        found = [*(f"{name} was never analyzed" for name in never), *old]
-        return warning(f"{listed(found)}: PostgreSQL may plan your own queries badly", "ANALYZE the tables")
-    return ok("the planner's statistics are fresh")
 
 
 _RIGHT: Final = re.compile(r"([A-Z]+)(?: \(([^)]*)\))?")

@@ -198,13 +198,7 @@ def _sqlite_modes(patient: ExaminedSite) -> Diagnosis:
 
 def _sqlite_journal(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
-        return database_verdicts.sqlite_journal(statements.sqlite_file(connection))
-
-
-def _sqlite_size(patient: ExaminedSite) -> Diagnosis:
-    wal = database_facts.sqlite_file(patient.sqlite_path, patient.root).wal_size
-    with patient.db.read() as connection:
-        return database_verdicts.sqlite_size(statements.sqlite_file(connection), wal)
+        return database_verdicts.sqlite_journal(statements.journal_mode(connection))
 
 
 def _locks(patient: ExaminedSite) -> Diagnosis:
@@ -216,11 +210,6 @@ def _bloat(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
         on = statements.server(connection).autovacuum
         return database_verdicts.bloat(statements.table_statistics(connection), autovacuum=on)
-
-
-def _statistics(patient: ExaminedSite) -> Diagnosis:
-    with patient.db.read() as connection:
-        return database_verdicts.statistics(statements.table_statistics(connection))
 
 
 def _rights(patient: ExaminedSite) -> Diagnosis:
@@ -308,11 +297,9 @@ CHECKS: Final = (
     Examination("locks", "Does another session keep ticks waiting?", "postgresql", _locks),
     Examination("rights", "Does each role have exactly the rights that it needs?", "postgresql", _rights),
     Examination("vacuum", "Does vacuum keep up?", "postgresql", _bloat),
-    Examination("statistics", "Are the planner's statistics fresh?", "postgresql", _statistics),
     Examination("file system", "Is SQLite's file on a local disk?", "sqlite", _sqlite_place),
     Examination("file modes", "Who can read and write SQLite's file?", "sqlite", _sqlite_modes),
     Examination("journal mode", "Is SQLite in WAL mode?", "sqlite", _sqlite_journal),
-    Examination("file size", "How much of SQLite's file is empty?", "sqlite", _sqlite_size),
     Examination("crontab", "Does this user's crontab have the line that starts ticks?", "project", _crontab),
     Examination("ticks", "Do ticks run on this host?", "ticks", _firing),
     Examination("overlapping ticks", "Does each tick end before the next one begins?", "ticks", _overlapping),

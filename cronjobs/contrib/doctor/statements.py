@@ -1,6 +1,6 @@
 """Read the facts for ``doctor`` from the database.
 
-These are table sizes and statistics, rights, the SQLite file, and the ticks of one host.
+These are table sizes and statistics, rights, SQLite's journal mode, and the ticks of one host.
 """
 
 from __future__ import annotations
@@ -82,14 +82,12 @@ def blockers(connection: Connection) -> Sequence[Row[Any]]:
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """The server's statistics about a table. ``analyzed_at`` is the time of the last ANALYZE, manual or automatic."""
+    """The server's statistics about a table."""
 
     name: str
     live: int
     dead: int
-    changed: int  # rows changed since the last analyze
     size: int  # bytes, including the table's indexes
-    analyzed_at: datetime | None
     autovacuum: bool
 
 
@@ -99,8 +97,7 @@ def table_statistics(connection: Connection) -> list[TableStatistics]:
     for name in sorted(metadata.tables):
         row = connection.execute(
             text(
-                """SELECT s.n_live_tup, s.n_dead_tup, s.n_mod_since_analyze, pg_total_relation_size(c.oid),
-                     greatest(s.last_analyze, s.last_autoanalyze),
+                """SELECT s.n_live_tup, s.n_dead_tup, pg_total_relation_size(c.oid),
                      NOT coalesce(array_to_string(c.reloptions, ',') ~* 'autovacuum_enabled=(false|off|0|no)', false)
                    FROM pg_class c JOIN pg_stat_user_tables s ON s.relid = c.oid WHERE c.oid = to_regclass(:name)"""
             ),
@@ -159,19 +156,9 @@ def existing_roles(connection: Connection, names: Collection[str]) -> dict[str, 
     return {name: bool(mine) for name, mine in rows}
 
 
-@dataclass(frozen=True)
-class SqliteFile:
-    """The size of the SQLite file: ``pages`` pages of ``page_size`` bytes, of which ``free`` are unused."""
-
-    journal_mode: str
-    pages: int
-    free: int
-    page_size: int
-
-
-def sqlite_file(connection: Connection) -> SqliteFile:
-    asked = ("journal_mode", "page_count", "freelist_count", "page_size")
-    return SqliteFile(*(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in asked))
+def journal_mode(connection: Connection) -> str:
+    """Return the journal mode of the SQLite file, such as "wal"."""
+    return str(connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())
 
 
 class TickSpan(NamedTuple):
