@@ -12,8 +12,8 @@ import typer
 
 from cronjobs.clock import SYSTEM
 from cronjobs.contrib.doctor.diagnosis import Diagnosis
-from cronjobs.contrib.doctor.examine import CHECKS, Examination, ExaminedSite, examine
-from cronjobs.contrib.doctor.patient import patient_of
+from cronjobs.contrib.doctor.examine import CHECKS, Examination, examine
+from cronjobs.contrib.doctor.patient import ExaminedSite, patient_of
 from cronjobs.contrib.doctor.release import ReleaseFacts, ReleaseItem, checklist
 from cronjobs.contrib.doctor.statements import delivered
 from cronjobs.desk.cli.known_types import known_types, users_code

@@ -165,20 +165,20 @@ class FileFacts:
     """A SQLite file. ``mode`` and ``folder_mode`` are the permission bits of the file and of its folder."""
 
     path: str
-    filesystem: str | None  # the type, such as "ext4", or None if it is unknown
     mode: int
     folder_mode: int
     ours: bool  # whether this user owns the file
 
 
-def sqlite_place(found: FileFacts) -> Diagnosis:
-    if found.filesystem in ON_A_NETWORK:
+def sqlite_place(path: str, filesystem: str | None) -> Diagnosis:
+    """Judge where the file is. *filesystem* is the type, such as "ext4", or None if it is unknown."""
+    if filesystem in ON_A_NETWORK:
         return problem(
-            f"{found.path} is on a network file system ({found.filesystem}): SQLite's locks do not work there, "
+            f"{path} is on a network file system ({filesystem}): SQLite's locks do not work there, "
             "so two hosts or one stale lock will corrupt the file",
             "move the file to a local disk, or use PostgreSQL (cronjobs db copy)",
         )
-    return ok(f"{found.path} is on a local disk" + (f" ({found.filesystem})" if found.filesystem else ""))
+    return ok(f"{path} is on a local disk" + (f" ({filesystem})" if filesystem else ""))
 
 
 def sqlite_modes(found: FileFacts) -> Diagnosis:

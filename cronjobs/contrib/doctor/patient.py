@@ -1,4 +1,4 @@
-"""Prepare the site that ``doctor`` examines.
+"""The host, file and database that ``doctor`` examines.
 
 Read the configuration file if it is usable, and open the database if it answers.
 """
@@ -6,13 +6,14 @@ Read the configuration file if it is usable, and open the database if it answers
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 
 from cronjobs.clock import SYSTEM
-from cronjobs.contrib.doctor.examine import ExaminedSite
 from cronjobs.desk.cli import project_database
 from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.cli.loading import load_settings
@@ -20,9 +21,53 @@ from cronjobs.desk.cli.options import Source
 from cronjobs.desk.crontab import host, program
 from cronjobs.engine.command.database import open_database
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.database.connection import Database
+from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.probe.kernel_facts import host_name
 from cronjobs.engine.store.meta import require_schema
 from cronjobs.errors import ConfigError, CronjobsError
+
+
+@dataclass(frozen=True)
+class ExaminedSite:
+    """The host, file and database to examine.
+
+    ``unusable`` says why a tick could not use the file. ``settings`` is None if not even a database address is known.
+    If ``database`` is None, ``unreachable`` may say why. ``no_file`` is true if the reason is that the SQLite file does
+    not exist. ``tables`` is true if this version can use the database's tables. ``root`` is the root of the host's file
+    system.
+    """
+
+    file: Path
+    host: str
+    now: datetime
+    environ: Mapping[str, str]
+    known_types: Callable[[Settings], JobTypes]
+    settings: Settings | None = None
+    unusable: str = ""
+    database: Database | None = None
+    unreachable: str = ""
+    no_file: bool = False
+    tables: bool = False
+    root: Path = Path("/")
+
+    @cached_property
+    def types(self) -> JobTypes:
+        return self.known_types(self.config)
+
+    @property
+    def config(self) -> Settings:
+        assert self.settings is not None
+        return self.settings
+
+    @property
+    def db(self) -> Database:
+        assert self.database is not None
+        return self.database
+
+    @property
+    def sqlite_path(self) -> Path:
+        return Path(str(self.db.address.url.database))
 
 
 def patient_of(source: Source, open_things: ExitStack) -> ExaminedSite:

@@ -22,7 +22,7 @@ from support.disks import Disk, FileLimit, obey_modes, read_only, small_disk, sp
 from support.postgres import SUPERUSER, PostgresServer, as_role
 from support.ticking import Project, Tick, events
 
-from cronjobs.contrib.doctor.host_facts import volumes
+from cronjobs.contrib.doctor.host_checks import volumes
 from cronjobs.contrib.doctor.host_verdicts import disk_space
 from cronjobs.engine.config.load import load
 from cronjobs.engine.database.address import parse_url

@@ -24,7 +24,8 @@ from support.hosts import put
 from support.postgres import OWNER, READ, RUN, SUPERUSER, as_role
 
 from cronjobs.contrib.doctor import database_verdicts, examine, patient, statements
-from cronjobs.contrib.doctor.examine import CHECKS, Examination, ExaminedSite
+from cronjobs.contrib.doctor.examine import CHECKS, Examination
+from cronjobs.contrib.doctor.patient import ExaminedSite
 from cronjobs.desk.crontab import block, program
 from cronjobs.engine.database import tables
 from cronjobs.engine.host.identity import Identity

@@ -28,7 +28,7 @@ FIRED = host.TickTimes("web1", NOW, MINUTE, 3 * MINUTE, NOW - MINUTE)
 MAIL = host.MailSetUp("/usr/sbin/sendmail", "ada", logs=True)
 STATE = host.StateFolder("/home/ada/.local/state/cronjobs", True, None, "ext4")
 DISK = host.Volume("database", "/srv", 50 * host.GIB, 100 * host.GIB)
-FILE = db.FileFacts("/srv/cronjobs.db", "ext4", 0o600, 0o755, ours=True)
+FILE = db.FileFacts("/srv/cronjobs.db", 0o600, 0o755, ours=True)
 TABLE = TableStatistics("cronjobs_jobs", 50_000, 400, 9 << 20, autovacuum=True)
 SERVER = ServerFacts(170_002, "run", superuser=False, autovacuum=True)
 BLOCKER = db.Blocker(7, "ada", "psql", None, None, "cronjobs_jobs")
@@ -186,9 +186,9 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("ok", db.version(SERVER), "PostgreSQL 17.2"),
     ("warning", db.version(replace(SERVER, version=990_000)), "newer"),
     # SQLite's file
-    ("ok", db.sqlite_place(FILE), "local disk (ext4)"),
-    ("ok", db.sqlite_place(replace(FILE, filesystem=None)), "local disk"),
-    ("problem", db.sqlite_place(replace(FILE, filesystem="nfs4")), "network file system (nfs4)"),
+    ("ok", db.sqlite_place("/srv/cronjobs.db", "ext4"), "local disk (ext4)"),
+    ("ok", db.sqlite_place("/srv/cronjobs.db", None), "local disk"),
+    ("problem", db.sqlite_place("/srv/cronjobs.db", "nfs4"), "network file system (nfs4)"),
     ("ok", db.sqlite_modes(FILE), "alone"),
     ("ok", db.sqlite_modes(replace(FILE, mode=0o660)), "and group"),
     ("warning", db.sqlite_modes(replace(FILE, mode=0o644)), "can read"),
