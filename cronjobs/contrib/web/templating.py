@@ -13,13 +13,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from cronjobs import masking
-from cronjobs.contrib.web.lines import beside
 from cronjobs.desk.insight import formatting
 from cronjobs.engine.rules.error_groups import class_and_text
 from cronjobs.model import rough, seconds_text
 from cronjobs.text import decoded, visible
 
 PACKAGE = "cronjobs.contrib.web"
+LONGEST_ERROR = 4_000  # read only this many characters of an error
 
 
 @cache
@@ -61,6 +61,13 @@ def shown(value: Any) -> Any:
         return value
     # SQLite stores any type in any column, so the value may be bytes.
     return visible(masking.hide(decoded(value) if isinstance(value, bytes) else str(value)))
+
+
+def beside(text: str | None) -> str:
+    """Join the lines of *text* for a table cell, as in "no route to host / rsync: 12"."""
+    # Mask before splitting, because a secret may span several lines.
+    lines = masking.hide(str(text or "")[:LONGEST_ERROR]).split("\n")
+    return " / ".join(line.strip() for line in lines if line.strip())
 
 
 def rendered(template: str, **values: Any) -> str:

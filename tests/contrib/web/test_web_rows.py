@@ -14,9 +14,8 @@ from support.lookingrows import NOW, Rows, ago
 from support.lookingrows import rows as rows
 
 from cronjobs import masking
-from cronjobs.contrib.web.lines import beside, in_lines
+from cronjobs.contrib.web.templating import beside
 from cronjobs.engine.database import tables
-from cronjobs.text import one_line
 
 LAST_DUE = datetime(2026, 7, 1, 6, 15, tzinfo=UTC)  # of Rows.schedule
 
@@ -82,31 +81,13 @@ def test_the_finding_of_dead_jobs_leads_to_them(rows: Rows, browser: Browser) ->
 ERROR = "no route to host\n  rsync: connection unexpectedly closed\n\nC:\\new is \\n fine"
 
 
-def test_lines_of_errors_are_lines(rows: Rows, browser: Browser) -> None:
-    job = rows.job(status="dead", last_error=ERROR, error_type="OSError", failures=1, schedule="nightly-report")
+def test_errors_keep_their_lines_and_share_one_in_a_list(rows: Rows, browser: Browser) -> None:
+    job = rows.job(status="dead", last_error=ERROR, error_type="OSError", failures=1)
     rows.attempt(job, "failed", error=ERROR, error_type="OSError")
-    rows.occurrence(rows.schedule("nightly-report"), LAST_DUE, job_id=job)
-    for page in (f"/jobs/{job}", "/schedule?name=nightly-report"):
-        body = browser.get(page).body
-        assert "no route to host\n  rsync: connection unexpectedly closed\n\nC:\\new is \\n fine" in body, page
-        assert "host\\n" not in body, page
+    body = browser.get(f"/jobs/{job}").body
+    assert "no route to host\n  rsync: connection unexpectedly closed\n\nC:\\new is \\n fine" in body
     listed = browser.get("/jobs").tables["Jobs"][0]["note"]
     assert "no route to host / rsync: connection unexpectedly closed / C:\\new is \\n fine" in listed
-
-
-def test_an_error_that_ends_with_a_newline_ends_its_sentence(rows: Rows, browser: Browser) -> None:
-    job = rows.job(status="dead", last_error="no route\n", error_type="OSError", failures=1)
-    rows.attempt(job, "failed", error="no route\n", error_type="OSError")
-    assert "OSError: no route." in browser.get(f"/jobs/{job}").words
-
-
-def test_only_newlines_that_the_text_has_become_lines() -> None:
-    said = f"It failed: {one_line(ERROR, 300)}; C:\\new stays."
-    assert in_lines(said, [ERROR, None, "other"]) == f"It failed: {ERROR}; C:\\new stays."
-    assert in_lines("C:\\new", ["C:\\new"]) == "C:\\new"
-    assert in_lines("", ["a\nb"]) == ""
-    assert in_lines(r"a\nb: a\nb", ["a\nb"]) == "a\nb: a\nb"
-    assert in_lines(r"a\nbe…", ["a\nbeyond\nc"]) == "a\nbe…"
 
 
 def test_a_secret_over_two_lines_of_an_error_stays_hidden(rows: Rows, browser: Browser) -> None:

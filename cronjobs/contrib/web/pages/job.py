@@ -13,7 +13,6 @@ from werkzeug.exceptions import NotFound
 from cronjobs import masking
 from cronjobs.contrib.web.bounded_search import allows
 from cronjobs.contrib.web.bulk import CHANGES
-from cronjobs.contrib.web.lines import in_lines
 from cronjobs.contrib.web.pages.jobs import how_far
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.explain_named import explain_id
@@ -42,8 +41,6 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
     if row is None:
         return view.page("job.html", **about)
     count, runs = listing.attempts_of(connection, job_id, ATTEMPTS)
-    errors = [row.last_error, *(run.error for run in runs)]
-    about["sentences"] = [in_lines(each, errors) for each in about["sentences"]]
     payload = view.settings.shown_payload(row.job_type, row.payload, masking.keys_of_meta(row.meta))
     earlier, so_far = _so_far(row)
     unsettled = stopped_jobs(connection, [job_id]).get(job_id)

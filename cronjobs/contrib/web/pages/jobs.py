@@ -14,8 +14,8 @@ from cronjobs import masking
 from cronjobs.contrib.web import bounded_search
 from cronjobs.contrib.web.bounded_search import Looked, Place
 from cronjobs.contrib.web.bulk import verbs_for
-from cronjobs.contrib.web.lines import beside
 from cronjobs.contrib.web.progress import Progress, progress_of
+from cronjobs.contrib.web.templating import beside
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.cli.known_types import most_tries
 from cronjobs.desk.insight.formatting import safe

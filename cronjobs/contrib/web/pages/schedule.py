@@ -13,7 +13,6 @@ from typing import Any, Final
 from sqlalchemy import Connection
 from werkzeug.exceptions import BadRequest, NotFound
 
-from cronjobs.contrib.web.lines import errors_of, in_lines
 from cronjobs.contrib.web.strip import LEGEND, QUARTERS, Strip, first_quarter, hours_below, iso
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.evidence import NoSuchSchedule, ScheduleEvidence
@@ -62,7 +61,6 @@ def schedule(connection: Connection, view: View, types: JobTypes) -> str:
         week={"from": iso(now - timedelta(days=7))},
         explanations=_alike(explanations),
         badge=badge,
-        in_lines=lambda each, line: in_lines(line, errors_of(each.facts)),
     )
 
 
