@@ -161,7 +161,7 @@ def database_url() -> str:
         connection = databases[name]
     except FieldError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a settings module may call sys.exit(0), which must not look like success
         raise FieldError(
             f"Django's settings{_named()} cannot be used: {error_text(error, 300)}{_place_of(error)}"
         ) from None
@@ -177,7 +177,7 @@ def _named() -> str:
     return f" ({one_line(module, 100)})" if module else ""
 
 
-def _place_of(error: Exception) -> str:
+def _place_of(error: BaseException) -> str:
     """Return the line of the user's code that raised *error*, or "". Return "" for a SyntaxError, because its text
     already names the line.
     """
