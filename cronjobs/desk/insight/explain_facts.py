@@ -285,6 +285,7 @@ class JobFacts:
     finished_at: datetime | None = None
     last_error: str | None = None
     host: str | None = None  # the host that holds the job's lease
+    by_hand: bool = False  # whether "cronjobs run" holds the job's lease
     locked_until: datetime | None = None
     cancel_requested_at: datetime | None = None
     dismissed: bool = False  # whether the job is dead and was dismissed

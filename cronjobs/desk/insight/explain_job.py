@@ -163,7 +163,7 @@ def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     # retried by hand, or if its payload did not fit.
     if job.attempts and (job.attempts[0].outcome != job.status or job.status == "failed"):
         return []
-    by_hand = bool(job.attempts) and job.attempts[0].by_hand
+    by_hand = job.attempts[0].by_hand if job.attempts else job.by_hand
     behind = begun - job.run_at
     if behind < timedelta(0):
         how = 'Someone started it with "cronjobs run"' if by_hand else "It started"
@@ -504,7 +504,8 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
     else:
         left = rough(job.locked_until - now) if job.locked_until else "no time"
         runs, lease = "is running now", f"; its lease has {left} left"
-    where = f"on {name(job.host or '?')}"
+    by = 'by "cronjobs run" ' if job.by_hand else ""
+    where = f"{by}on {name(job.host or '?')}"
     if job.cluster_worker == "":
         where, begun = f"on its cluster, where no worker has started it yet (submitted by {name(job.host or '?')})", ""
     elif job.cluster_worker is not None:

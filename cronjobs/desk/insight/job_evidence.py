@@ -50,7 +50,7 @@ from cronjobs.desk.store import explaining, trail
 from cronjobs.desk.store.status_facts import triggered
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.crontime.zone_names import zone_exists
-from cronjobs.engine.execution.foreground_claim import WORKER
+from cronjobs.engine.execution.foreground_claim import WORKER, is_by_hand
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.concurrency import Limit, reached
@@ -169,6 +169,11 @@ def job_facts(
             by_hand=run.worker == WORKER,
         )
         before.append(replace(attempt, released=run.attempt - 1 - (before[-1].number if before else 0)))
+    for row in rows:
+        recorded = attempts.get(row.id, [])
+        # "cronjobs run" records the end that applies if its process is killed. While the job runs, it has not ended.
+        if is_by_hand(row.runner_s) and recorded and recorded[-1].number == row.attempts:
+            recorded.pop()
     doubtful: dict[int, list[DoubtfulEffect]] = {}
     for row in doubtful_of(connection, job_ids):
         effect = DoubtfulEffect(row.key, row.attempt, row.begun_at, row.repeats, bool(row.skipped))
@@ -197,6 +202,7 @@ def job_facts(
             reported=reported_of(row.progress) if row.status == "running" else None,
             most=row.max_attempts or (job_type.retry.max_attempts if job_type else None),
             host=_host(row.locked_by) if row.locked_by else None,
+            by_hand=is_by_hand(row.runner_s),
             runner_gone=row.status == "running" and holders.is_gone(row.locked_by or "") is True,
             attempts=tuple(attempts.get(row.id, ())),
             released=_released_last(row, attempts.get(row.id, ())),
@@ -254,8 +260,8 @@ def _passed_over(
     due = {row.id: now for row in rows if _waits_due(row, now)}
     waiting = due.keys()
     before = {row.id: attempts.get(row.id, ()) for row in rows}
-    if not due and len(rows) == 1 and (begun := before[rows[0].id]):
-        due, before = {rows[0].id: begun[-1].started_at}, {rows[0].id: begun[:-1]}
+    if not due and len(rows) == 1 and (begun := _begun(rows[0], before[rows[0].id])):
+        due, before = {rows[0].id: begun[-1]}, {rows[0].id: before[rows[0].id][: len(begun) - 1]}
     asked = [row for row in rows if row.id in due]
     if not asked:
         return {}, {}
@@ -301,11 +307,18 @@ def _waits_due(job: Any, now: datetime) -> bool:
     return bool(job.status in ("queued", "failed") and job.run_at <= now)
 
 
+def _begun(job: Any, attempts: Sequence[AttemptFacts]) -> list[datetime]:
+    """Return when each attempt of the job began, with the running attempt, which has no record yet."""
+    runs = job.status == "running" and job.started_at and (not attempts or attempts[-1].number < job.attempts)
+    return [*(each.started_at for each in attempts), *([job.started_at] if runs else [])]
+
+
 def _killed(
     connection: Connection, job: Any, attempts: Sequence[AttemptFacts], around: Now, settings: Settings
 ) -> KilledTicks | None:
     """Return the ticks that should have run the job and were killed, until now or until its first attempt began."""
-    until = around.now if _waits_due(job, around.now) else attempts[0].started_at if len(attempts) == 1 else None
+    begun = _begun(job, attempts)
+    until = around.now if _waits_due(job, around.now) else begun[0] if len(begun) == 1 else None
     if until is None:
         return None
     begun_by = around.now - at_work_within(settings.run.budget)  # a later tick may still be at work
@@ -565,7 +578,7 @@ def _late_tries(
     late = around.quiet_after
     ended = [(each.number, each.started_at, each.finished_at, each.by_hand) for each in job.attempts[-LATE_TRIES - 1 :]]
     if job.status == Status.RUNNING and job.started_at and (not ended or ended[-1][0] < job.attempt):
-        ended.append((job.attempt, job.started_at, job.started_at, False))
+        ended.append((job.attempt, job.started_at, job.started_at, job.by_hand))
     for (_, _, before, _), (number, begun, _, by_hand) in pairwise(ended):
         is_last = number == job.attempt and job.status not in (Status.QUEUED, Status.FAILED)
         due = job.run_at if is_last and before <= job.run_at <= begun else None

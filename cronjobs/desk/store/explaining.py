@@ -30,6 +30,7 @@ from cronjobs.engine.probe.sql_text import (
 from cronjobs.engine.store.claims import PLAIN, TIMED
 from cronjobs.engine.store.overlap import AMONG_RUNNABLE, IN_TURN, PRESENT_TYPE, runnable_value
 from cronjobs.engine.store.released_keys import KEY_OWNER
+from cronjobs.engine.store.job_rows import RUNNER_S
 from cronjobs.engine.store.schedules import SCHEDULE_COLUMNS, StoredSchedule
 from cronjobs.engine.store.shown_columns import columns_shown
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, group, run
@@ -153,7 +154,8 @@ def jobs_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[An
           {columns_shown("last_error", "enqueued_by")}, j.cancel_requested_at, j.misfit_since, j.created_at,
           j.started_at, j.finished_at,
           CASE WHEN j.status = 'dead' AND j.dismissed_at >= j.finished_at THEN 1 ELSE 0 END AS dismissed,
-          {KEY_OWNER} AS key_owner, {JOB_PROGRESS} AS progress
+          {KEY_OWNER} AS key_owner, {JOB_PROGRESS} AS progress,
+          CASE WHEN j.status = 'running' THEN {RUNNER_S} END AS runner_s
         FROM {JOBS} j WHERE j.id {AMONG_IDS}""",
         ids=list(job_ids),
     ).all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
@@ -14,7 +14,7 @@ from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobTypes, policy_of
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.rules.ending import running_row
-from cronjobs.engine.rules.recovery_policy import ClaimPolicies
+from cronjobs.engine.rules.recovery_policy import RUNNER_SLACK, ClaimPolicies, seconds
 from cronjobs.engine.store import claims, leases
 from cronjobs.engine.store.concurrency import judge_alone
 from cronjobs.engine.store.enqueue import NewJob, insert_jobs
@@ -30,6 +30,8 @@ from cronjobs.text import one_line
 # no longer timeout.
 NO_LIMIT: Final = timedelta(days=7)
 WORKER: Final = "foreground"
+# The time limit that a claim of "cronjobs run" writes to the job's row. The claims of ticks have other limits.
+_RUNNER_S: Final = (NO_LIMIT + RUNNER_SLACK).total_seconds()
 KILLED: Final = "started by hand, with no recorded end: it is still running, or its process was killed"
 
 
@@ -40,6 +42,11 @@ class CannotRun(CronjobsError):
 class UnknownType(CannotRun):
     def __init__(self, job_id: int, job_type: str) -> None:
         super().__init__(f'job {job_id} is of type "{one_line(job_type, 100)}", which cannot run here')
+
+
+def is_by_hand(runner_s: Any) -> bool:
+    """Return whether "cronjobs run" made the claim that wrote *runner_s* to the job's row."""
+    return seconds(runner_s) == _RUNNER_S
 
 
 def _policies(known: JobTypes, run: RunSettings) -> ClaimPolicies:

@@ -15,12 +15,14 @@ from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 from support.hosts import put
 
-from cronjobs import GiveUp
+from cronjobs import GiveUp, RetryPolicy
 from cronjobs.engine.database import tables
-from cronjobs.engine.jobs import registry
+from cronjobs.engine.execution.foreground_claim import begin_existing, begin_new
+from cronjobs.engine.jobs import job_types, registry
 from cronjobs.engine.rules.ending import running_row
 from cronjobs.engine.rules.lease import Finish, Lease
 from cronjobs.engine.store import claims, leases, operating
+from cronjobs.engine.store.enqueue import NewJob
 from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.errors import EffectUnknown
 from cronjobs.model import Status, TimedOut
@@ -692,6 +694,47 @@ def test_what_a_person_started_is_not_late(world: World) -> None:
     made = "was made by a backfill by "
     assert made in told
     assert " at 09:07:00 for the occurrence of s at 2026-03-02 08:00:00 UTC." in told
+
+
+def test_a_job_that_someone_runs_now_is_said_to_be_run_by_hand(world: World) -> None:
+    """A run by hand was said to be late. A new job's run was said to have failed, and its job to be "still leased"."""
+    known = job_types.JobTypes({"t.work": job_types.JobType("t.work", timedelta(seconds=20), RetryPolicy())})
+    world.file()
+    world.tick()
+    waits = put(world.database, job_type="t.work", run_at=utc("2026-03-02T08:00:00"))
+    world.go(utc("2026-03-02T08:07:00"))
+    settings, held = world.hosts["alpha"].settings, "alpha:boot:1:1:1:x"
+    begin_existing(world.database, waits, settings, known, locked_by=held)
+    new = begin_new(world.database, NewJob("t.work"), settings.run, known, locked_by=held, alone=False, actor="ada").id
+    for job_id in (waits, new):
+        told = world.ask(str(job_id))
+        assert 'someone started it with "cronjobs run" at 08:07:00.' in told
+        assert f'Job {job_id} is running now: attempt 1 by "cronjobs run" on alpha, begun at 08:07:00' in told
+        assert "late" not in told
+        assert "failed" not in told
+
+
+def test_ticks_that_did_not_start_a_running_job_are_named(world: World) -> None:
+    """What had delayed a first attempt was named only when the attempt had ended."""
+    world.file()
+    world.tick()
+    job_id = put(world.database, job_type="t.work", run_at=utc("2026-03-02T08:00:00"))
+    row: dict[str, Any] = {"host": "alpha", "boot_id": "boot", "pid": 1, "version": "1", "did": {}, "tick": "killed"}
+    with world.database.write() as connection:
+        connection.execute(insert(tables.ticks).values(row | {"started_at": utc("2026-03-02T08:02:00")}))
+    world.go(utc("2026-03-02T08:03:10"))
+    no_room(world)
+    left_by_the_last_tick(world, "stopped")
+    begun = utc("2026-03-02T08:04:10")
+    world.go(begun)
+    lease = {"locked_by": "alpha:boot:1:1:1:x", "locked_until": begun + timedelta(minutes=1)}
+    with world.database.write() as connection:
+        running = update(tables.jobs).where(tables.jobs.c.id == job_id)
+        connection.execute(running.values(lease | {"status": "running", "attempts": 1, "started_at": begun}))
+    world.go(utc("2026-03-02T08:04:30"))
+    told = world.ask(str(job_id))
+    assert "on alpha did not start it: the tick was asked to stop." in told
+    assert "1 tick did not start it, and never recorded an end: it was killed or lost the database." in told
 
 
 @pytest.mark.parametrize("then", ["created", "interrupted", "another host ticks"])
