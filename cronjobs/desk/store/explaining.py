@@ -28,9 +28,9 @@ from cronjobs.engine.probe.sql_text import (
     either,
 )
 from cronjobs.engine.store.claims import PLAIN, TIMED
+from cronjobs.engine.store.job_rows import RUNNER_S
 from cronjobs.engine.store.overlap import AMONG_RUNNABLE, IN_TURN, PRESENT_TYPE, runnable_value
 from cronjobs.engine.store.released_keys import KEY_OWNER
-from cronjobs.engine.store.job_rows import RUNNER_S
 from cronjobs.engine.store.schedules import SCHEDULE_COLUMNS, StoredSchedule
 from cronjobs.engine.store.shown_columns import columns_shown
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, group, run

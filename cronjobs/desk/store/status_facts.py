@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from typing import Any, Final
 
@@ -53,6 +53,8 @@ TICKS_READ: Final = 1500
 # end too early.
 DAYS_READ: Final = 10
 
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
 UNDEALT: Final = UNSETTLED_DEAD_SQL
 SOME_AGO: Final = after_now(":ago_s")
 _LATER_AGO: Final = after_now(":later_s")
@@ -569,12 +571,14 @@ def defined_at(connection: Connection, names: Sequence[Name], keys: Collection[s
 def _audited(connection: Connection, action: str, names: Sequence[Name], most: int) -> Iterator[Row[Any]]:
     """Yield audit entries with this action about a schedule, newest first, and at most *most* for each of its names."""
     for name in names:
-        rows = run(
+        # Another schedule may have had the name, with any number of entries. So select the period before the limit.
+        yield from run(
             connection,
-            f"SELECT a.id, a.at, a.actor, a.subject, a.detail FROM {AUDIT} a WHERE a.action = :action "
-            "AND a.subject = :schedule ORDER BY a.at DESC, a.id DESC LIMIT :most",
+            f"SELECT a.id, a.at, a.actor, a.detail FROM {AUDIT} a WHERE a.action = :action AND a.subject = :schedule "
+            "AND a.at >= :since AND a.at < :until ORDER BY a.at DESC, a.id DESC LIMIT :most",
             action=action,
             schedule=name.name,
+            since=name.since or _FIRST,
+            until=name.until or _LAST,
             most=most,
         ).all()
-        yield from (row for row in rows if name.holds(row.subject, row.at))

@@ -16,12 +16,14 @@ from support.explained import world as world
 from support.hosts import put
 
 from cronjobs import GiveUp, RetryPolicy
+from cronjobs.desk.rules.schedule_names import names_of
+from cronjobs.desk.store.status_facts import TRIGGERS_READ, triggered
 from cronjobs.engine.database import tables
 from cronjobs.engine.execution.foreground_claim import begin_existing, begin_new
 from cronjobs.engine.jobs import job_types, registry
 from cronjobs.engine.rules.ending import running_row
 from cronjobs.engine.rules.lease import Finish, Lease
-from cronjobs.engine.store import claims, leases, operating
+from cronjobs.engine.store import claims, leases, operating, schedules
 from cronjobs.engine.store.enqueue import NewJob
 from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.errors import EffectUnknown
@@ -618,6 +620,31 @@ def test_a_run_by_hand_under_the_old_name_is_named(world: World, monkeypatch: py
     brake(world, "trigger", "old", monkeypatch=monkeypatch)
     world.file(new='cron: "15 * * * *", max_attempts: 1, renamed_from: old')
     world.tick(utc("2026-03-02T08:20:00"))
+    for asked in (["1"], ["new", "--at", "08:15"]):
+        assert "Job 2, which ada triggered at 08:15:10, succeeded at 08:20:00." in world.ask(*asked), asked
+
+
+def test_the_runs_of_another_schedule_that_has_the_old_name_now_are_not_counted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the newest entries of a name were read, and those of the other schedule were dropped only afterwards."""
+    world.file(old='cron: "15 * * * *", max_attempts: 1')
+    world.tick()
+    world.plan = [fail()]
+    world.tick(utc("2026-03-02T08:15:10"))
+    brake(world, "trigger", "old", monkeypatch=monkeypatch)
+    world.file(new='cron: "15 * * * *", max_attempts: 1, renamed_from: old')
+    world.tick(utc("2026-03-02T08:20:00"))
+    world.go(utc("2026-03-02T08:40:00"))
+    entry = {"action": "trigger", "subject": "old", "actor": "eve", "host": "alpha", "detail": {"job_id": 2}}
+    with world.database.write() as connection:
+        rows = [
+            entry | {"at": utc("2026-03-02T08:30:00") + timedelta(seconds=number)} for number in range(TRIGGERS_READ)
+        ]
+        connection.execute(insert(tables.audit).values(rows))
+    with world.database.read() as connection:
+        names = names_of("new", schedules.renames(connection))
+        assert len(triggered(connection, names)) == 1
     for asked in (["1"], ["new", "--at", "08:15"]):
         assert "Job 2, which ada triggered at 08:15:10, succeeded at 08:20:00." in world.ask(*asked), asked
 
