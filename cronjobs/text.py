@@ -98,11 +98,19 @@ def one_line(text: str, limit: int) -> str:
     return (words if words and len(begin) - len(words) <= WORD else begin).rstrip(" ") + "…"[:limit]
 
 
+def joined(text: str) -> str:
+    """Join the lines of a message with a semicolon, or only with a space after a line that ends with punctuation."""
+    first, *others = [line for each in text.split("\n") if (line := each.strip(" \t\r"))] or [""]
+    # A line with only "^" marks a column of the line above, which means nothing in a single line.
+    lines = [first, *(line for line in others if line.strip("^"))]
+    return "".join(f"{line} " if line[-1] in ".,:;?!" else f"{line}; " for line in lines[:-1]) + "".join(lines[-1:])
+
+
 def message_of(error: BaseException) -> str:
-    """Return the message of an exception from user code, whose own ``__str__`` may raise anything."""
+    """Return the message of an exception from user code, its lines joined. Its own ``__str__`` may raise anything."""
     try:
         # join() returns a plain str, even if __str__ returned a subclass.
-        return "".join([str(error)])
+        return joined("".join([str(error)]))
     except BaseException:
         return "(its message could not be read)"
 

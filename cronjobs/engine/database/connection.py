@@ -47,7 +47,7 @@ from cronjobs.errors import (
     ServerTooOld,
     SqliteTooOld,
 )
-from cronjobs.text import decoded
+from cronjobs.text import decoded, joined
 
 T = TypeVar("T")
 
@@ -477,5 +477,5 @@ def as_database_error(address: Address, error: DBAPIError) -> DatabaseError:
 
 
 def _reason(address: Address, error: DBAPIError) -> str:
-    reason = " ".join(str(error.orig).split())
+    reason = " ".join(joined(str(error.orig)).split())
     return masking.mask(reason, masking.named_secrets({"": address.url.render_as_string(hide_password=False)}))

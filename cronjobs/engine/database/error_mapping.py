@@ -176,7 +176,7 @@ def _postgresql_refusal(url: str, error: DBAPIError, reason: str, *, lock_timeou
         return DatabaseError(f"database {url}: {reason}: {_RIGHTS_REMEDY}")
     if sqlstate == _NO_TABLE and "cronjobs_" in reason:
         # Leave out the statement at the end. Otherwise one cause would be reported once for each statement.
-        return DatabaseError(f"database {url}: {reason.partition(' LINE ')[0]}: {_TABLE_REMEDY}")
+        return DatabaseError(f"database {url}: {reason.partition('; LINE ')[0]}: {_TABLE_REMEDY}")
     if sqlstate == _IO_ERROR:
         return DatabaseError(f"database {url}: {reason}: {_DISK_REMEDY}")
     if sqlstate.startswith(("22", "23")):  # classes 22 and 23: a bad value, a violated constraint

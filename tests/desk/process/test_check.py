@@ -170,7 +170,7 @@ def test_a_module_that_cannot_be_imported_shows_where(project: Project) -> None:
     done = project.run("check")
     assert done.code == 1
     assert done.out.splitlines() == [
-        r"cronjobs.yaml:3:11: imports[0]: handlers cannot be imported: RuntimeError: no\nluck",
+        "cronjobs.yaml:3:11: imports[0]: handlers cannot be imported: RuntimeError: no; luck",
         f'    File "{project.folder}/handlers.py", line 4, in <module>',
         "      setup()",
         f'    File "{project.folder}/handlers.py", line 3, in setup',

@@ -147,6 +147,17 @@ def test_a_database_out_of_reach_is_one_line_without_a_secret(
     assert caught.value.exit_code == 4
 
 
+def test_a_refusal_of_two_addresses_is_one_line(postgres_url: str) -> None:
+    refused = "port 1 failed: Connection refused; Is the server running on that host and accepting TCP/IP connections? "
+    with (
+        opened("postgresql://app@127.0.0.1:1,127.0.0.1:1/shop") as database,
+        pytest.raises(DatabaseUnreachable) as caught,
+        database.read(),
+    ):
+        pass
+    assert f"{refused}Multiple connection attempts failed. All failures were: - host: " in str(caught.value)
+
+
 def test_a_statement_that_is_wrong_is_not_a_database_out_of_reach(database: Database) -> None:
     with pytest.raises(DatabaseError, match="no_such_table") as caught, database.read() as connection:
         connection.execute(text("SELECT * FROM no_such_table"))

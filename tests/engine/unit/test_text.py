@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cronjobs.text import CappedText, cap, clean, one_line, visible
+from cronjobs.text import CappedText, cap, clean, error_text, joined, one_line, visible
 
 ANY_TEXT = st.text(st.characters())  # surrogates too
 
@@ -134,3 +134,21 @@ def test_several_threads_may_write() -> None:
     for thread in threads:
         thread.join()
     assert capped.text() == "line\n" * 20_000
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("", ""),
+        ("^", "^"),
+        (" one line ", "one line"),
+        ("refused\n\tIs the server running?\nAll failures were:\r\n- a: no\n\n- b: no\n",
+         "refused; Is the server running? All failures were: - a: no; - b: no"),
+        ('relation "t" does not exist\nLINE 1: SELECT * FROM t\n                      ^',
+         'relation "t" does not exist; LINE 1: SELECT * FROM t'),
+    ],
+)  # fmt: skip
+def test_a_message_of_several_lines_reads_as_one(message: str, said: str) -> None:
+    """Of psycopg's errors, the line breaks were shown as "\\n\\t"."""
+    assert joined(message) == said
+    assert error_text(OSError(message)) == (f"OSError: {said}" if said else "OSError")
