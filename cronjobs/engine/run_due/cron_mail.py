@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -33,7 +33,7 @@ from cronjobs.engine.tick.mail_throttle import (
 from cronjobs.engine.tick.result import NOTHING_DUE, Result, did_in_words
 from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.model import rough
-from cronjobs.text import visible
+from cronjobs.text import one_line, visible
 
 MOST_WAITING: Final = 256 * 1024  # the most output that waits for a reader, in bytes
 # This is PIPE_BUF. According to POSIX, a pipe that is ready accepts this many bytes without blocking.
@@ -43,12 +43,14 @@ PATIENCE_S: Final = 0.5
 # For --json, keep at most this many events of level INFO.
 MOST_KEPT: Final = 1000
 OF_DATABASE: Final = "database.trouble"
-OF_CODE: Final = ("config.fault", "jobs.unknown_type")
+UNKNOWN_TYPE: Final = "jobs.unknown_type"
+OF_CODE: Final = ("config.fault", UNKNOWN_TYPE)
 # One mail names at most this many causes of deaths. Deaths of further causes are only counted.
 CAUSES_NAMED: Final = 10
 # Decide during the tick about at most this many causes. Most of them may be no news.
 DECIDED_AT_ONCE: Final = 10 * CAUSES_NAMED
 IDS_NAMED: Final = 5  # of the further jobs that died of the same cause
+TYPES_NAMED: Final = 10  # of the further job types that no host knows
 
 
 class Outlet:
@@ -190,6 +192,8 @@ class CronMail:
         # For each cause that concerns the code or the database: CODE or DATABASE. Only a tick that has checked the code
         # or the database can know that such a cause has ended.
         self._about: dict[str, str] = {}
+        # For each cause that is an unknown job type, the type. The mail has one line for all of them.
+        self._types: dict[str, str] = {}
         # For each cause that is an alert channel's failure, what has to succeed. Most ticks do not use the channel.
         self._channels: dict[str, str] = {}
         self._stderr = Outlet(2)
@@ -243,6 +247,8 @@ class CronMail:
                 if event.name in OF_CODE:
                     self._about[event.cause or line] = CODE
                     self._looks[event.cause or line] = f"; look: {absolute(self._command(event), self.config)}"
+                if event.name == UNKNOWN_TYPE:
+                    self._types[event.cause or line] = event.facts["job_type"]
                 if event.name == OF_DATABASE:
                     self._about[event.cause or line] = DATABASE
                 if event.name == "alert.not_sent":
@@ -313,6 +319,14 @@ class CronMail:
     def _complain(line: str, _untold: int) -> None:
         complain(line)
 
+    def _others(self, causes: Sequence[str]) -> str:
+        """Return text such as " (the same holds for mail.send)" about further unknown types, or ""."""
+        if not causes:
+            return ""
+        names = ", ".join(one_line(self._types[cause], 200) for cause in causes[:TYPES_NAMED])
+        more = f" and {len(causes) - TYPES_NAMED:,} more" if len(causes) > TYPES_NAMED else ""
+        return f" (the same holds for {names}{more})"
+
     def code_at_fault(self) -> bool:
         """Return whether a fault in the user's code has been mailed and has not ended yet."""
         return self.throttle and self._alarm.code_at_fault()
@@ -335,16 +349,26 @@ class CronMail:
         self.said = bool(lines or self._causes or self._named)
         for line in lines:
             complain(line)
+        types = [cause for cause in self._types if not self.throttle or self._alarm.is_due(cause, now)]
         for cause, said in self._causes.items():
             about = self._about.get(cause)
             not_started = not self._started or (about == DATABASE and not left_row)
-            say = partial(self._complain, said + self._looks.get(cause, ""))
+            others = self._others(types[1:]) if types[:1] == [cause] else ""
+            # The line of the first unknown type names the others.
+            say = None if cause in types[1:] else partial(self._complain, said + others + self._looks.get(cause, ""))
             if not self.throttle:
-                say(0)
+                if say is not None:
+                    say(0)
                 continue
-            ended_by = self._channels.get(cause)
             self._alarm.worth_mailing(
-                cause, now, said=said, ended_by=ended_by, about=about, not_started=not_started, say=say
+                cause,
+                now,
+                said=said,
+                ended_by=self._channels.get(cause),
+                about=about,
+                not_started=not_started,
+                alike=UNKNOWN_TYPE if cause in self._types else None,
+                say=say,
             )
         # A tick that did not start cannot know that a cause has ended.
         if self.throttle and self._started:

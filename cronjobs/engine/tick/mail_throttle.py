@@ -83,6 +83,7 @@ class Alarm:
         ended_by: str | None = None,
         about: str | None = None,
         not_started: bool = False,
+        alike: str | None = None,
         say: Callable[[int], object] | None = None,
     ) -> bool:
         """Record that *cause* has occurred, and return whether to report it now.
@@ -91,7 +92,8 @@ class Alarm:
         whose next success ends the cause. Such a cause does not end as soon as a tick no longer sees it. ``over``
         explains when such a cause ends. If *about* is CODE or DATABASE, only a tick that checks the
         code or the database can see that the cause has ended. *not_started* is True if the cause kept a tick from
-        starting or from writing its row (see ``kept_from_starting``).
+        starting or from writing its row (see ``kept_from_starting``). Of the causes with the same *alike* that end at
+        the same time, ``over`` names one and counts the others.
 
         *say* is called if the cause is to be reported now, with how often it has occurred without a report since its
         last report. The report comes before the record of it, because a tick that is killed in between must not silence
@@ -107,6 +109,8 @@ class Alarm:
             entry["about"] = about
         if not_started:
             entry["not_started"] = entry.get("not_started", 0) + 1
+        if alike is not None:
+            entry["alike"] = alike
         if ended_by is not None:
             entry |= {"ended_by": ended_by, "well": False}
         worth = now >= datetime.fromisoformat(entry["next"])
@@ -134,7 +138,8 @@ class Alarm:
     ) -> list[str]:
         """Forget the causes that have ended, which are those not in *still*.
 
-        Return a sentence for each cause that has ended and had occurred more than once. *unknown* names what this tick
+        Return a sentence for each cause that has ended and had occurred more than once, and only one sentence for
+        causes that are alike. *unknown* names what this tick
         could not check: CODE, DATABASE or both. Causes about what it could not check are kept.
 
         A cause with ``ended_by`` has ended when it has not occurred for an hour and its job type or channel has
@@ -142,7 +147,8 @@ class Alarm:
         the cause is forgotten a day after that hour, and its end is not reported.
         """
         known = self._load()
-        lines, changed = [], False
+        ended: dict[str, list[str]] = {}
+        changed = False
         for cause, entry in list(known.items()):
             if cause in still or entry.get("about") in unknown:
                 continue
@@ -157,10 +163,13 @@ class Alarm:
             lasted = max(timedelta(0), now - datetime.fromisoformat(entry["since"]))
             # A cause that occurred only once needs no report of its end.
             if entry["seen"] > 1 and ("ended_by" not in entry or entry.get("well")):
-                lines.append(f"over after {rough(lasted)}: {entry.get('said', cause)}")
+                sentence = f"over after {rough(lasted)}: {entry.get('said', cause)}"
+                ended.setdefault(str(entry.get("alike", cause)), []).append(sentence)
         if changed:
             self._store(known)
-        return lines
+        return [
+            f"{first} (and {len(others):,} more like this)" if others else first for first, *others in ended.values()
+        ]
 
     def _load(self) -> dict[str, Any]:
         try:

@@ -32,7 +32,7 @@ from cronjobs.errors import (
     DatabaseNotReady,
     DatabaseUnreachable,
 )
-from cronjobs.events import ERROR, Event, alert_not_sent, alert_sent, database_trouble, death_cause
+from cronjobs.events import ERROR, Event, alert_not_sent, alert_sent, database_trouble, death_cause, unknown_type
 
 NewProject = Callable[[str], Project]
 
@@ -186,6 +186,37 @@ def test_a_cause_is_printed_before_it_is_recorded_as_printed(alarm: Alarm) -> No
     with pytest.raises(KeyboardInterrupt):
         alarm.worth_mailing(DIES, NOW, say=killed)
     assert alarm.worth_mailing(DIES, NOW + MINUTE), "the killed tick did not silence this one"
+
+
+def test_one_line_names_all_job_types_that_became_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    config = tmp_path / "cronjobs.yaml"
+
+    def tick(*types: str, throttle: bool = True) -> list[str]:
+        mail = CronMail(config, throttle=throttle)
+        reporter = mail.reporter(None, talk=False)
+        for job_type in types:
+            reporter.note(unknown_type(job_type, [], not_loaded=True))
+        mail.print_causes(reporter)
+        mail.send(knows_code=True)
+        return capfd.readouterr().err.splitlines()
+
+    many = [f"t.{number:02}" for number in range(13)]
+    others = f"{', '.join(many[1:11])} and 2 more"
+    for throttle in (True, False):
+        [line] = tick(*many, throttle=throttle)
+        assert line.startswith("jobs.unknown_type job_type=t.00 ")
+        assert f" (the same holds for {others}); look: " in line
+    assert tick(*many) == []
+    [line] = tick(*many, "t.later")
+    assert line.startswith("jobs.unknown_type job_type=t.later ")
+    assert "the same holds" not in line
+    [line] = tick()
+    assert " jobs.unknown_type job_type=t." in line
+    assert line.startswith("cronjobs: over after ")
+    assert line.endswith(" (and 12 more like this)")
 
 
 def test_a_cause_is_named_with_its_first_death_and_its_other_deaths_are_counted(
