@@ -70,8 +70,9 @@ def unreachable(why: str, *, no_file: bool) -> Diagnosis:
 class Blocker:
     """A session that holds a lock for which sessions of cronjobs have to wait.
 
-    ``table``: the table of ours that it has locked as a whole, or None. ``since``: when its transaction began or, if
-    this user may not see that, when the first session began to wait for it. ``pid`` is 0 for a prepared transaction.
+    ``table``: the table of ours that it has locked as a whole, or None. ``since``: when its transaction began. If
+    ``is_wait``, this user may not see that, and ``since`` is when the first session began to wait for it. ``pid`` is 0
+    for a prepared transaction.
     """
 
     pid: int
@@ -80,6 +81,7 @@ class Blocker:
     state: str | None
     since: datetime | None
     table: str | None
+    is_wait: bool = False
 
 
 def locks(blockers: Sequence[Blocker], now: datetime) -> Diagnosis:
@@ -104,10 +106,15 @@ def _blocker(found: Blocker, now: datetime) -> str:
         *([f"application {one_line(found.application, 60)}"] if found.application else []),
         *([f"user {one_line(found.user, 60)}"] if found.user else []),
         *([found.state] if found.state else []),
-        *([f"since {found.since:%Y-%m-%d %H:%M:%S} UTC, {rough(now - found.since)}"] if found.since else []),
+        *([_since(found.since, now, is_wait=found.is_wait)] if found.since else []),
     ]
     locked = f" has locked {found.table}" if found.table else ""
     return f"{who}{locked}" + (f" ({', '.join(facts)})" if facts else "")
+
+
+def _since(since: datetime, now: datetime, *, is_wait: bool) -> str:
+    what = "a session has waited for it" if is_wait else "in a transaction"
+    return f"{what} since {since:%Y-%m-%d %H:%M:%S} UTC, for {rough(now - since)}"
 
 
 def unknown(why: str) -> Diagnosis:

@@ -51,7 +51,7 @@ _KEEPS_WRITERS_OUT: Final = "('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLo
 
 
 def blockers(connection: Connection) -> Sequence[Row[Any]]:
-    """Return (pid, user, application, state, since, table) of each session that other sessions have to wait for.
+    """Return the fields of a ``Blocker`` for each session that other sessions have to wait for.
 
     Such a session has locked one of our tables, or a session of cronjobs, or of a program that uses our tables, waits
     for it. A session that itself waits is left out. Of the sessions of other users, an ordinary role sees neither the
@@ -70,7 +70,8 @@ def blockers(connection: Connection) -> Sequence[Row[Any]]:
                 CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) AS b(pid)
               WHERE NOT w.granted AND (w.relation IN (SELECT o.oid FROM ours o) OR a.application_name = 'cronjobs'))
             SELECT f.pid, a.usename AS "user", a.application_name AS application, a.state,
-              coalesce(min(a.xact_start), min(f.waits_since)) AS since, max(f.relation) AS "table"
+              coalesce(min(a.xact_start), min(f.waits_since)) AS since, max(f.relation) AS "table",
+              min(a.xact_start) IS NULL AS is_wait
             FROM found f LEFT JOIN pg_stat_activity a ON a.pid = f.pid
             WHERE f.pid <> pg_backend_pid()
               AND NOT EXISTS (SELECT 1 FROM pg_locks w WHERE w.pid = f.pid AND NOT w.granted)

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -356,7 +357,11 @@ def test_a_session_for_whose_rows_a_tick_waits_is_named(surgery: Surgery) -> Non
     assert database_verdicts.locks([blocker], blocker.since + timedelta(seconds=1)).status == "ok"
     judged = database_verdicts.locks([blocker], blocker.since + MINUTE)
     assert judged.status == "warning"
-    assert f"pid {pid} (application report, user {RUN}, idle in transaction, since" in judged.text
+    whose = f"pid {pid} (application report, user {RUN}, idle in transaction"
+    since = f"since {blocker.since:%Y-%m-%d %H:%M:%S} UTC, for 1m)"
+    assert f"{whose}, in a transaction {since}" in judged.text
+    as_other = database_verdicts.locks([replace(blocker, is_wait=True)], blocker.since + MINUTE)
+    assert f"{whose}, a session has waited for it {since}" in as_other.text
 
 
 @on_postgresql
