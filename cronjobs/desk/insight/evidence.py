@@ -288,6 +288,7 @@ class ScheduleEvidence:
             renamed_from=self.renamed_from,
             renamed_to=self.renamed_to,
             file_fault=fault,
+            renaming_entry=self.settings.disabled_renames.get(self.stored.name),
             in_file=self.stored.name in self.settings.schedules,
             elsewhere=self.settings.environment if self.stored.name in self.settings.elsewhere else None,
         )

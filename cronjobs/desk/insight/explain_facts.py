@@ -390,6 +390,7 @@ class OccurrenceFacts:
     renamed_to: str | None = None
     standing: Standing | None = None  # set if the question did not name a time
     file_fault: str | None = None  # what is wrong with the schedule's entry in the file here
+    renaming_entry: str | None = None  # the new name, if that broken entry renames the schedule
     in_file: bool = False  # whether the file here has the schedule for this environment
     # The environment here, if the file has the schedule only for other environments.
     elsewhere: str | None = None

@@ -320,8 +320,9 @@ def _left_by(facts: OccurrenceFacts, tick: TickFacts) -> str | None:
     """
     if tick.schedules_off:
         return "that tick fired no schedules (CRONJOBS_SCHEDULES=off on its host)"
+    entries = tuple(f"schedules.{each}." for each in (facts.schedule, facts.renaming_entry) if each is not None)
     for where, what in tick.broken:
-        if f"{where}.".startswith(f"schedules.{facts.schedule}."):
+        if f"{where}.".startswith(entries):
             return f"the schedule's entry in the file of that host was broken: {one_line(what, 300)}"
     return (
         None if tick.away is None else f"for some time that tick could not use the database: {one_line(tick.away, 300)}"
@@ -473,9 +474,11 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         if brake is not None:
             sentences.append(f"The next tick will record {_it(facts)} as skipped: {pause(brake, times)}.")
     if facts.file_fault is not None:
+        entry = "The schedule's entry in the file here"
+        if facts.renaming_entry is not None:
+            entry = f"The file here renames {name(facts.schedule)} to {name(facts.renaming_entry)}, whose entry"
         sentences.append(
-            "The schedule's entry in the file here is broken, so ticks with this file leave the schedule alone: "
-            f"{one_line(facts.file_fault, 400)}."
+            f"{entry} is broken, so ticks with this file leave the schedule alone: {one_line(facts.file_fault, 400)}."
         )
     return sentences
 

@@ -357,6 +357,20 @@ def test_missed_with_catch_up_none(world: World) -> None:
     assert 'and "catch_up: none" makes up only for occurrences younger than 2m. It was recorded as missed' in told.text
 
 
+def test_a_broken_entry_that_renames_the_schedule_is_named(world: World) -> None:
+    """The explanation spoke of an entry under the old name, which the file no longer has."""
+    world.file(**MINUTELY)
+    world.tick(utc("2026-03-03T01:58:00"))
+    world.file(new='cron: "61 * * * *", renamed_from: s')
+    world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:03:10"))
+    told = world.ask("s", "--at", "02:01")
+    assert "left it unsettled; the schedule's entry in the file of that host was broken: minute 61 is not in" in told
+    renames = (
+        "The file here renames s to new, whose entry is broken, so ticks with this file leave the schedule alone: "
+    )
+    assert f"{renames}cronjobs.yaml:" in told
+
+
 def test_ticks_that_came_and_left_it_alone(world: World) -> None:
     world.file(**MINUTELY)
     world.ticks(utc("2026-03-03T01:56:00"), utc("2026-03-03T01:58:00"))
