@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from cronjobs.engine.probe.sqlite import FileSession
 
 NO_ALARM = (None, b"", b"{}")
-# An alarm's file begins with this key. The key's value is the time before which no idle tick can end the alarm.
+# An alarm's file begins with this key. The key's value is the time before which no idle tick can end or repeat the
+# alarm.
 QUIET_UNTIL = "quiet_until"
 LONGEST_QUIET_S = 25 * 3600
 

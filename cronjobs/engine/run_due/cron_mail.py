@@ -319,6 +319,9 @@ class CronMail:
     def _complain(line: str, _untold: int) -> None:
         complain(line)
 
+    def _report_counted(self, sentence: str) -> None:
+        complain(f"cronjobs: {sentence}; look: {absolute('cronjobs status', self.config)}")
+
     def _others(self, causes: Sequence[str]) -> str:
         """Return text such as " (the same holds for mail.send)" about further unknown types, or ""."""
         if not causes:
@@ -370,6 +373,8 @@ class CronMail:
                 alike=UNKNOWN_TYPE if cause in self._types else None,
                 say=say,
             )
+        if self.throttle:
+            self._alarm.report_counted(now, self._report_counted)
         # A tick that did not start cannot know that a cause has ended.
         if self.throttle and self._started:
             # While a database is unreachable, nobody knows whether its other problems have ended, for example a full

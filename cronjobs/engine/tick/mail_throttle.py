@@ -133,6 +133,24 @@ class Alarm:
                 entry["quiet"] = entry.get("quiet", 0) + more
             self._store(known)
 
+    def report_counted(self, now: datetime, say: Callable[[str], object]) -> None:
+        """Call *say* with a sentence for each cause that has only been counted since its last report, if the next
+        report of that cause is due.
+
+        This is about causes with ``ended_by``. They may not occur again, and then ``worth_mailing`` would never report
+        what it has counted. As there, the report comes before the record of it.
+        """
+        known, changed = self._load(), False
+        for cause, entry in known.items():
+            quiet, due = entry.get("quiet", 0), datetime.fromisoformat(entry["next"])
+            if "ended_by" in entry and quiet and now >= due:
+                say(f"{quiet:,} more with the same cause since the last report: {entry.get('said', cause)}")
+                lasted = now - datetime.fromisoformat(entry["since"])
+                entry |= {"next": (now + silence(lasted)).isoformat(), "told": entry["told"] + 1, "quiet": 0}
+                changed = True
+        if changed:
+            self._store(known)
+
     def over(
         self, still: Collection[str], now: datetime, well: Collection[str] = (), *, unknown: Collection[str] = ()
     ) -> list[str]:
@@ -191,24 +209,28 @@ def all_kept_from_starting(*alarms: Alarm | None) -> list[dict[str, Any]]:
 
 
 def _quiet_until(known: dict[str, Any]) -> dict[str, int]:
-    """Return the instant before which none of these causes can end in a tick without work. The fast path uses it.
+    """Return the instant before which a tick without work reports none of these causes. The fast path uses it.
 
     Return {} if any cause has no ``ended_by``, because such a cause may end at any time. Any other cause ends an hour
-    after it last occurred if its job type or channel has succeeded since, and otherwise a day after that hour.
+    after it last occurred if its job type or channel has succeeded since, and otherwise a day after that hour. Before
+    that, ``report_counted`` may report it.
     """
     ends = [
         datetime.fromisoformat(entry.get("last", entry["since"])) + (HOURLY if entry.get("well") else DAILY + HOURLY)
         for entry in known.values()
         if "ended_by" in entry and "about" not in entry
     ]
-    return {QUIET_UNTIL: int(min(ends).timestamp())} if ends and len(ends) == len(known) else {}
+    if not ends or len(ends) < len(known):
+        return {}
+    reports = [datetime.fromisoformat(entry["next"]) for entry in known.values() if entry.get("quiet")]
+    return {QUIET_UNTIL: int(min(ends + reports).timestamp())}
 
 
 def _is_sound(entry: Any) -> bool:
     try:
         instants = [datetime.fromisoformat(entry[name]) for name in ("since", "next")]
         instants.append(datetime.fromisoformat(entry.get("last", entry["since"])))
-        counts = (entry["told"], entry["seen"], entry.get("not_started", 0))
+        counts = (entry["told"], entry["seen"], entry.get("not_started", 0), entry.get("quiet", 0))
         return all(at.tzinfo for at in instants) and all(isinstance(count, int) for count in counts)
     except (KeyError, TypeError, ValueError, AttributeError):
         return False

@@ -109,6 +109,25 @@ def test_deaths_of_one_cause_are_told_at_once_then_hourly_with_how_many_came_bet
     assert told == [(0, 0), (60, 59), (120, 59)]
 
 
+def test_the_last_deaths_of_a_cause_are_told_when_its_next_report_is_due(alarm: Alarm, tmp_path: Path) -> None:
+    """They were never mailed, because no later death brought their count."""
+    for minute in (0, 20, 30):
+        died(alarm, minute)
+    [file] = tmp_path.glob("alarm-*")
+    assert json.loads(file.read_text())["quiet_until"] == (NOW + 60 * MINUTE).timestamp()
+    told: list[tuple[int, str]] = []
+
+    def tick(minute: int) -> None:
+        at = NOW + minute * MINUTE
+        alarm.report_counted(at, lambda said: told.append((minute, said)))
+        alarm.over((), at)
+
+    for minute in range(31, 180):
+        tick(minute)
+    assert told == [(60, f"2 more with the same cause since the last report: {DIES}")]
+    assert json.loads(file.read_text())["quiet_until"] == (NOW + 30 * MINUTE + timedelta(hours=25)).timestamp()
+
+
 def test_a_job_type_that_mostly_works_does_not_mail_each_of_its_deaths(alarm: Alarm) -> None:
     told = [
         minute
