@@ -161,6 +161,7 @@ class NotStartedRecord:
     why: str
     too_short: bool = False  # whether the job does not fit even a whole tick
     again: bool = False  # whether this tick had already run an earlier attempt of the job
+    no_room: bool = False  # whether the tick had no room or no time for any more jobs like this one
     out_of_time: bool = False  # whether the timeout did not fit into the rest of the tick
     no_place: bool = False  # whether all slots for long jobs were taken on that host
     passed_over: bool = False  # whether the job was due during the whole tick, which had a free worker

@@ -12,6 +12,7 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from cronjobs.desk.insight.explain_facts import AwaitedJob, JobFacts, JobsAhead, OnlyElsewhere
+from cronjobs.desk.insight.job_evidence import unless_it_waited_for
 from cronjobs.desk.insight.stopped_jobs import unsettled_effect
 from cronjobs.desk.insight.waiting import LateGroup, stranded
 from cronjobs.desk.insight.watched import ticking
@@ -52,7 +53,8 @@ def with_obstacles(
     if place is None:
         return job
     if place.first_id is not None:
-        return replace(job, turn_after=AwaitedJob(place.first_id, bool(place.running)))
+        turn_after = AwaitedJob(place.first_id, bool(place.running))
+        return replace(job, turn_after=turn_after, passed_over=unless_it_waited_for(turn_after, job.passed_over))
     return replace(job, ahead=_ahead(connection, job, place.priority, settings.limits, types().types, runnable))
 
 

@@ -68,6 +68,7 @@ from cronjobs.engine.tick.not_started import (
     LONG_OFF,
     NO_PLACE,
     NO_PROCESS,
+    NO_ROOM,
     OUT_OF_TIME,
     PASSED_OVER,
     TOO_SHORT,
@@ -211,7 +212,7 @@ def job_facts(
             limit=_limit(connection, stopped_by, row.concurrency_key) if stopped_by else None,
             known=not waits or job_type is not None,
             type_facts=of_types.get(row.job_type) if waits else None,
-            passed_over=passed.get(row.id),
+            passed_over=unless_it_waited_for(stopped_by, passed.get(row.id)),
             out_of_reach=beyond.get(row.id),
             killed=_killed(connection, row, attempts.get(row.id, ()), around, settings) if len(rows) == 1 else None,
             cluster_worker=on_clusters.get(row.id),
@@ -293,6 +294,7 @@ def _passed_over(
                     _HAD_A_WORKER if passed_over else why + _more(entry["why"], tick, row) + why_it_must_fit(entry),
                     too_short=entry["why"] == TOO_SHORT,
                     again=any(_ran_in(tick, each) for each in attempts.get(row.id, ())),
+                    no_room=entry["why"] in NO_ROOM,
                     out_of_time=entry["why"] == OUT_OF_TIME,
                     no_place=entry["why"] == NO_PLACE,
                     passed_over=passed_over,
@@ -301,6 +303,14 @@ def _passed_over(
                 )
                 break
     return found, beyond
+
+
+def unless_it_waited_for(obstacle: object, passed_over: NotStartedRecord | None) -> NotStartedRecord | None:
+    """Return *passed_over*, or None if its reason is that of other jobs, while an *obstacle* keeps this job waiting.
+
+    A tick looks at only a few of many waiting jobs, so it records the reason of those that came first.
+    """
+    return None if obstacle is not None and passed_over is not None and passed_over.no_room else passed_over
 
 
 def _waits_due(job: Any, now: datetime) -> bool:

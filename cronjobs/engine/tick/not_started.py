@@ -32,6 +32,9 @@ NO_PROCESS: Final = "process"
 NO_WORKER: Final = "slots"
 AT_LIMIT: Final = "--limit"
 PASSED_OVER: Final = "late"
+STOPPED: Final = "stopped"
+# The tick had no room, or no time, for a job that it could have started otherwise.
+NO_ROOM: Final = (OUT_OF_TIME, NO_WORKER, AT_LIMIT, PASSED_OVER, STOPPED)
 WHY: Final = {
     "paused": "the job's queue, or everything, was paused",
     "--queue": "the tick was only for queue {only}",
@@ -46,7 +49,7 @@ WHY: Final = {
     ),
     NO_PROCESS: "the timeout is longer than a tick, and that host could not start a process for such a job: {error}",
     AT_LIMIT: "the tick had already started as many jobs as it was allowed to (--limit)",
-    "stopped": "the tick was asked to stop",
+    STOPPED: "the tick was asked to stop",
     OUT_OF_TIME: "the {default}timeout of {timeout_s}{stop} did not fit into the {left_s} left in the tick",
     TOO_SHORT: "the {default}timeout of {timeout_s}{stop} is longer than the {whole_s} of a whole tick (--budget)",
     LONG_OFF: (
@@ -109,7 +112,7 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
     if tick.left <= 0:
         return {"why": AT_LIMIT}
     if tick.stopped:
-        return {"why": "stopped"}
+        return {"why": STOPPED}
     own = row.timeout_s is not None
     timeout_s = row.timeout_s if own else known.timeout.total_seconds()
     stop_s = 0.0 if own else known.stop_grace.total_seconds()
@@ -169,10 +172,11 @@ def unknown_type(job_type: str, schedules: Sequence[str]) -> dict[str, Any]:
 def entry_for(
     entries: Any, *, job_type: str, queue: str, schedule: str | None, key: str | None, timeout_s: float | None
 ) -> Mapping[str, Any] | None:
-    """Return the first entry that applies to such a job, or None.
+    """Return the entry that applies to such a job, or None: that of a limit on the job's key, else the first.
 
     Any version of cronjobs may have written *entries*.
     """
+    found: Mapping[str, Any] | None = None
     here = (one_line(job_type, LONGEST_NAME), one_line(queue, LONGEST_NAME))
     for entry in entries if isinstance(entries, list) else []:
         if not isinstance(entry, dict) or str(entry.get("why")) not in WHY:
@@ -183,10 +187,12 @@ def entry_for(
             continue
         if timeout_s is not None and entry.get("timeout_s", timeout_s) != round(timeout_s, 3):
             continue
-        if "prefix" in entry and not (key or "").startswith(str(entry["prefix"])):
-            continue
-        return entry
-    return None
+        if "prefix" in entry:
+            if (key or "").startswith(str(entry["prefix"])):
+                return entry
+        elif found is None:
+            found = entry
+    return found
 
 
 def in_words(entry: Mapping[str, Any]) -> str | None:

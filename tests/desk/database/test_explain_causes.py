@@ -26,6 +26,7 @@ from cronjobs.engine.rules.lease import Finish, Lease
 from cronjobs.engine.store import claims, leases, operating, schedules
 from cronjobs.engine.store.enqueue import NewJob
 from cronjobs.engine.store.operating import OperatorAction
+from cronjobs.engine.tick.not_started import entry_for
 from cronjobs.errors import EffectUnknown
 from cronjobs.model import Status, TimedOut
 
@@ -739,6 +740,30 @@ def test_a_job_that_someone_runs_now_is_said_to_be_run_by_hand(world: World) -> 
         assert f'Job {job_id} is running now: attempt 1 by "cronjobs run" on alpha, begun at 08:07:00' in told
         assert "late" not in told
         assert "failed" not in told
+
+
+@pytest.mark.parametrize("room", [False, True], ids=["the limit is full", "the limit has room"])
+def test_the_reason_of_a_backlog_is_not_that_of_a_job_whose_limit_is_full(world: World, room: bool) -> None:
+    """A tick records the reason of the few jobs that come first. It was said of all jobs of their queue and type."""
+    world.file(f'limits: {{"api:": {2 if room else 1}}}\n')
+    world.tick()
+    put(world.database, job_type="t.work", concurrency_key="api:0")
+    world.leave_hanging(lease=timedelta(minutes=9))
+    job_id = put(world.database, job_type="t.work", concurrency_key="api:1")
+    world.go(utc("2026-03-02T08:01:10"))
+    no_room(world)
+    left_by_the_last_tick(world, "slots")
+    told = world.ask(str(job_id))
+    assert ("did not start it: all workers of the tick were busy" in told) == room
+    assert ('limit "api:" is reached (1 at once) by job 1 on beta.' in told) != room
+
+
+def test_a_limit_on_the_jobs_key_comes_before_the_reason_of_others() -> None:
+    place = {"job_type": "t.work", "queue": "default"}
+    busy, limited = place | {"why": "slots"}, place | {"why": "limits", "prefix": "api:", "limit": "full"}
+    job: dict[str, Any] = place | {"schedule": None, "timeout_s": None}
+    assert entry_for([busy, limited], **job, key="api:1") == limited
+    assert entry_for([limited, busy], **job, key="web:1") == busy
 
 
 def test_ticks_that_did_not_start_a_running_job_are_named(world: World) -> None:
