@@ -16,8 +16,8 @@ from cronjobs.desk.insight.formatting import (
     Times,
     counted,
     did_and_ended,
-    drain_time,
     host_of,
+    pace_lately,
     pause_text,
     safe,
     status_word,
@@ -284,7 +284,7 @@ def _without_time(health: Health, every: timedelta) -> list[str]:
 
 def _limited_text(health: Health, limit: Limit, due: int) -> str:
     text, a_minute = f"{due:,} due: {safe(limit.reached, 120)}", health.waiting.limits_a_minute.get(limit)
-    return text if not a_minute else f"{text}; {drain_time(due, a_minute)}"
+    return f"{text}; {pace_lately(a_minute)}" if a_minute and limit.most != 0 else text
 
 
 def _cap_lines(health: Health, room: int) -> list[str]:

@@ -18,7 +18,7 @@ from cronjobs.desk.insight.finding import (
     wait_words,
     waiting_words,
 )
-from cronjobs.desk.insight.formatting import counted, drain_time, long_jobs_off
+from cronjobs.desk.insight.formatting import counted, long_jobs_off, pace_lately
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.kept_from_starting import did_not_start, why_none_starts
 from cronjobs.desk.insight.same_cause import (
@@ -225,10 +225,10 @@ def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]], wor
 
 
 def _backlog(late: Sequence[LateGroup], workers: int) -> str:
-    left = drain_time(sum(group.late for group in late), sum(group.a_minute for group in late))
     queues = several([f'"{name}"' for name in sorted({group.queue for group in late})])
     queues = f"queue {queues}" if len({group.queue for group in late}) == 1 else f"queues {queues}"
-    return f"a backlog in {queues} (run.workers: {workers}); of these jobs, {left}"
+    pace = pace_lately(sum(group.a_minute for group in late))
+    return f"a backlog in {queues} (run.workers: {workers}); of these jobs, {pace}"
 
 
 def _why_stranded(health: Health) -> Iterator[str]:

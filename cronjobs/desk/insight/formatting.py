@@ -177,13 +177,13 @@ def took(started_at: datetime | None, finished_at: datetime | None) -> str:
     return "" if started_at is None or finished_at is None else rough(finished_at - started_at)
 
 
-def drain_time(jobs: int, a_minute: float) -> str:
-    """Return text such as "1,468 a minute succeeded lately (at that pace, about 3m more)".
+def pace_lately(a_minute: float) -> str:
+    """Return text such as "1,468 a minute succeeded lately".
 
-    It is about the past, because the ticks that ran the jobs may be gone.
+    It does not say when all jobs will have run: ticks may have been paused for a part of that time, or may be gone.
     """
     pace = f"{a_minute:,.0f} a minute" if a_minute >= 1 else f"{60 * a_minute:,.0f} an hour"
-    return f"{pace} succeeded lately (at that pace, about {rough(timedelta(minutes=jobs / a_minute))} more)"
+    return f"{pace} succeeded lately"
 
 
 def long_jobs_off(hosts: Collection[str], *, no_other: bool) -> str:
