@@ -215,6 +215,9 @@ def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]], wor
         # If jobs of all these groups are succeeding, a backlog is the only reason why ticks run out of time.
         if why == OUT_OF_TIME and late and all(group.a_minute for group in late):
             return _backlog(late, workers)
+        if why == OUT_OF_TIME and late and all(group.a_minute or group.behind for group in late):
+            it = "it" if sum(group.late for group in late) == 1 else "them"
+            return f"jobs that come before {it} keep all workers busy (run.workers: {workers})"
         if late and all(why in group.recorded for group in late):
             hosts = {tick["host"] for tick in ticks if any(each.get("why") == LONG_OFF for each in entries_of(tick))}
             their = "their" if sum(group.late for group in late) > 1 else "its"

@@ -41,7 +41,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
     judged = judged_types(connection, every, types)
     last_ticks = [dict(row._mapping) for row in ticks.last_ticks(connection)]
     at_work = ticking(last_ticks, now, every)
-    waiting = what_waits(connection, settings, judged, in_force, at_work, now)
+    waiting = what_waits(connection, settings, judged, in_force, at_work, now, types.types)
     surveyed = survey(connection, judged.ticks or ())
     running_total, overdue = workload.running_count(connection)
     without_type = unknown_schedules(connection, judged) if surveyed.of_unknown_types else {}

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row
 
+from cronjobs.desk.insight.jobs_ahead import Place, claimed_by_ticks, jobs_ahead
 from cronjobs.desk.insight.judged_types import JudgedTypes
 from cronjobs.desk.insight.watched import late_after, quiet_after
 from cronjobs.desk.rules.pausing import of_queue
@@ -18,9 +19,11 @@ from cronjobs.desk.store import trends, workload
 from cronjobs.desk.store.explaining import LONGEST_TICK, last_tick_that_knew, records_between
 from cronjobs.desk.store.status_facts import resumed_lately
 from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.jobs.job_types import JobType
 from cronjobs.engine.rules.concurrency import Limit, held_back
 from cronjobs.engine.store import concurrency
 from cronjobs.engine.store.concurrency import LateBehind
+from cronjobs.engine.store.not_started import WaitingLane, lanes_due
 from cronjobs.engine.store.queues import pressures
 from cronjobs.engine.tick.not_started import BEHIND_ANOTHER, ELSEWHERE, LIMITED, PASSED_OVER
 
@@ -39,6 +42,7 @@ class LateGroup(NamedTuple):
     run_at: datetime  # when the oldest of these jobs became due
     late: int
     a_minute: float = 0.0  # how many such jobs have recently succeeded per minute
+    behind: bool = False  # whether ticks work through jobs that come before these and keep all workers busy
     recorded: frozenset[str] = frozenset()  # why the hosts' last ended ticks did not start such jobs
 
 
@@ -240,6 +244,16 @@ def _recorded(group: LateGroup, ended: Sequence[Mapping[str, Any]]) -> frozenset
     )
 
 
+def _is_behind(
+    group: LateGroup, lanes: Sequence[WaitingLane], busy: Sequence[WaitingLane], limits: Sequence[Limit], workers: int
+) -> bool:
+    """Return whether jobs in *busy* lanes come before the first job of *group*, and are enough for all *workers*."""
+    its = [lane for lane in lanes if (lane.queue, lane.job_type) == group[:2]]
+    first = min((Place(lane.priority, row.run_at, row.id) for lane in its for row in lane.rows[:1]), default=None)
+    ahead = None if first is None else jobs_ahead(first, busy, limits, {}, workers)
+    return ahead is not None and ahead.better + ahead.earlier >= workers
+
+
 def out_of_reach(connection: Connection, late: Sequence[LateGroup], now: datetime) -> list[BeyondOptions]:
     """Return the groups of *late* jobs that the options of all ticks since ``run_at`` exclude.
 
@@ -286,6 +300,7 @@ def what_waits(
     pauses: Sequence[Row[Any]],
     at_work: Sequence[Mapping[str, Any]],
     now: datetime,
+    types: Mapping[str, JobType],
 ) -> QueueFacts:
     """Read the waiting jobs by queue. *at_work*: the last ticks of the hosts that are ticking now."""
     found = QueueFacts()
@@ -319,7 +334,8 @@ def what_waits(
     if late or due.late:
         succeeded = trends.succeeded_lately(connection, limit)
         keys = {each.concurrency_key for each in succeeded if each.concurrency_key is not None}
-        held = held_back(settings.limits, keys, settings.run.workers * len(at_work))
+        workers = settings.run.workers * len(at_work)
+        held = held_back(settings.limits, keys, workers)
         behind = concurrency.late_behind_others(connection, settings.limits, limit, judged.ticks, held)
         records = _records(at_work)
         minutes = _minutes_read(succeeded, limit, now)
@@ -338,6 +354,10 @@ def what_waits(
         resumed = resumed_lately(connection, limit)
         late = [each for each in late if each.late > 0 and not {each.queue, ""} & resumed]
         read = {(each.queue, each.job_type) for each in due.groups}
+        if not all(each.a_minute for each in late):
+            lanes = claimed_by_ticks(lanes_due(connection, judged.ticks), types, judged.ticks)
+            busy = [lane for lane in lanes if rates.get((lane.queue, lane.job_type))]
+            late = [each._replace(behind=_is_behind(each, lanes, busy, settings.limits, workers)) for each in late]
         found.more_late = max(0, due.late - sum(each.behind for place, each in behind.items() if place not in read))
     found.more_types, found.more_unresolved = due.types, due.due
     for job_type in sorted(found.came, key=found.came.__getitem__)[MOST_TYPES:]:

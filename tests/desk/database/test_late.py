@@ -16,6 +16,7 @@ from support.yard import MINUTE, START
 
 from cronjobs.desk.cli.status_lines import _waiting_lines
 from cronjobs.desk.insight.acking import acknowledge
+from cronjobs.desk.insight.explain_named import explain_id
 from cronjobs.desk.insight.finding import Finding, Severity
 from cronjobs.desk.insight.findings import judge, troubles
 from cronjobs.desk.insight.formatting import Times
@@ -25,11 +26,12 @@ from cronjobs.desk.store import trends
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.store.job_types import Loaded, record_types
 from cronjobs.engine.tick.mail_throttle import Alarm
 from cronjobs.errors import Problem
+from cronjobs.model import RetryPolicy
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.connects_as(OWNER)  # who may fill the tables
@@ -307,6 +309,36 @@ def test_a_batch_that_drains_is_named_a_backlog(database: Database, tmp_path: Pa
     assert "a backlog" not in world.found()["late"], "one whose jobs do not succeed has another cause"
 
 
+@pytest.mark.parametrize("recorded", [["budget"], [], ["stopped"]])
+def test_jobs_behind_a_batch_that_takes_all_workers_wait_for_the_batch(
+    database: Database, tmp_path: Path, recorded: list[str]
+) -> None:
+    """The limit has as many places as there are workers, so a full limit leaves no worker to other jobs."""
+    world = World(database, tmp_path, limits=(Limit("api:", most=4),))
+    left = [{"why": why, "job_type": "t.summary", "queue": "default", "jobs": 1} for why in recorded]
+    with database.write() as connection:
+        known = record_types(connection, Loaded(["t.known", "t.summary"]))
+    world.tick(job_types=known, not_started=left)
+    for _ in range(6):
+        world.put(concurrency_key="api:x")
+    for _ in range(4):
+        world.running(concurrency_key="api:x")
+    world.put(job_type="t.summary", timeout_s=20)
+    drains(world, 4, concurrency_key="api:x")
+    summary = JobType("t.summary", timeout=MINUTE / 3, retry=RetryPolicy())
+    behind = "jobs that come before it keep all workers busy (run.workers: 4)"
+    assert world.found()["late"] == f"1 job has been due for more than 2m and has not started: {behind}"
+    with database.read() as connection:
+        job_id = connection.execute(select(tables.jobs.c.id).where(tables.jobs.c.job_type == "t.summary")).scalar_one()
+        explained = explain_id(connection, job_id, world.settings, lambda: JobTypes({"t.summary": summary}))
+    assert explained is not None
+    why = " ".join(explained.sentences)
+    assert "6 due jobs that became due earlier come first; after them the next tick with a free worker" in why
+    assert "did not fit" not in why
+    world.limits = (Limit("api:", most=3),)
+    assert behind not in world.found()["late"], "the batch leaves a worker to other jobs"
+
+
 def test_jobs_that_ticks_with_a_free_worker_pass_over_are_no_backlog(database: Database, tmp_path: Path) -> None:
     """Others of their queue and type succeed. The tick that still runs has recorded nothing yet."""
     world = World(database, tmp_path)
@@ -386,6 +418,9 @@ def test_a_batch_behind_a_limit_has_a_pace(database: Database, tmp_path: Path) -
         '1 due: limit "smtp:" is reached (1 at once); 2 a minute succeeded lately',
         '1 due: limit "api:" is reached (1 at once)',
     ]
+    world.limits = (Limit("smtp:", most=0),)
+    [bad] = _waiting_lines(world.look(), world.settings, Times(health.now, "UTC"), 200)[2:]
+    assert bad.endswith("so no job that it limits begins"), "the jobs that succeeded began before the fault"
 
 
 @pytest.mark.parametrize(("scope", "name", "left"), [("queue", "default", 1), ("queue", "b", 1), ("all", "", 0)])
@@ -418,9 +453,6 @@ def test_a_job_that_a_tick_claims_during_the_reads_is_not_late(
         waits = select(jobs.c.id).where(jobs.c.status == "queued", jobs.c.queue == "default").limit(1).scalar_subquery()
         held = {"locked_by": "web1:b:1:1:1:t", "locked_until": now + MINUTE, "attempts": 1, "started_at": now}
         with world.database.write() as connection:
-    world.limits = (Limit("smtp:", most=0),)
-    [bad] = _waiting_lines(world.look(), world.settings, Times(health.now, "UTC"), 200)[2:]
-    assert bad.endswith("so no job that it limits begins"), "the jobs that succeeded began before the fault"
             connection.execute(update(jobs).where(jobs.c.id == waits).values(status="running", **held))
         return succeeded_lately(*given)
 

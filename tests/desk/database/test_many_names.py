@@ -84,12 +84,12 @@ def test_what_was_read_and_what_was_counted_are_all_there_is(
                 connection.execute(insert(tables.jobs).values(names | {"status": status, "run_at": at}))
         types = JudgedTypes(set(), set(random.sample("abcdef", random.randint(0, 6))), NOW)
         with database.read() as connection:
-            whole = what_waits(connection, settings, types, [], [], NOW)
+            whole = what_waits(connection, settings, types, [], [], NOW, {})
             with monkeypatch.context() as patch:
                 patch.setattr(workload, "MOST_QUEUES", random.randint(1, 7))
                 patch.setattr(workload, "MOST_GROUPS", random.randint(1, 20))
                 patch.setattr(waiting, "MOST_TYPES", random.randint(1, 7))
-                part = what_waits(connection, settings, types, [], [], NOW)
+                part = what_waits(connection, settings, types, [], [], NOW, {})
                 assert len(workload.waiting_by_queue(connection).queues) <= workload.MOST_QUEUES
                 assert len(workload.due_groups(connection, HOUR, types.ticks or ()).groups) <= workload.MOST_GROUPS
         for what in ("due", "future", "failed"):
