@@ -357,7 +357,10 @@ class Settings:
 
     @property
     def defines_something(self) -> bool:
-        """Whether a sync may have something to write, because the file has schedules, queue caps, or bad entries of
-        these kinds.
+        """Whether to sync the file, because it has schedules, queue caps, limits, or bad entries of these kinds.
+
+        For limits a sync writes only the audit entry that says when they began to apply.
         """
-        return bool(self.schedules or self.disabled_schedules or self.queues != {} or self.disabled_queues)
+        return bool(
+            self.schedules or self.disabled_schedules or self.queues != {} or self.disabled_queues or self.limits
+        )

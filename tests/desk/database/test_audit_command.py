@@ -169,3 +169,13 @@ def test_a_long_trail_is_read_from_its_end(database: Database) -> None:
     with database.read() as connection:
         assert [row.subject for row in entries(connection, limit=2)] == ["job 19999", "job 20000"]
         assert [row.id for row in entries(connection, about="7", limit=5)] == [7]
+
+
+def test_limits_that_change_are_a_deploy_also_in_a_file_without_schedules(world: World) -> None:
+    for most in (4, 4, 2):
+        world.clock.advance(MINUTE)
+        world.file(f'limits: {{"api:": {most}}}\n')
+        world.tick()
+    world.clock.advance(MINUTE)
+    assert [each["action"] for each in world.cronjobs("audit", "--action", "sync", "--json").json] == ["sync"] * 2
+    assert [each["kind"] for each in world.cronjobs("history", "--json").json] == ["deploy"] * 2
