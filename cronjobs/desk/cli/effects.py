@@ -64,10 +64,11 @@ def list_effects(
 ) -> None:
     """List effects, the most recently begun first.
 
-    An unknown effect was begun, but its outcome was never recorded. A stopped effect is unknown, and a job died because
-    of it. A skipped effect is unknown, but was counted as done. "Repeats" counts how often the effect was repeated
-    because its outcome was unknown; such an effect may have happened more than once. --json prints an array with one
-    object per effect; the keys are the columns of cronjobs_effects, and "standing" is the state shown in this list.
+    An unknown effect was begun, but its outcome was never recorded. A stopped effect is unknown, and an attempt found
+    this and ended its job. If the job died for another reason or was cancelled, the effect stays unknown. A skipped
+    effect is unknown, but was counted as done. "Repeats" counts how often the effect was repeated because its outcome
+    was unknown; such an effect may have happened more than once. --json prints an array with one object per effect; the
+    keys are the columns of cronjobs_effects, and "standing" is the state shown in this list.
     """
     with snapshot(source, only_database=True) as (_, connection, times):
         holders = Holders()
@@ -115,12 +116,13 @@ def settle(
     """Record whether effects with an unknown outcome happened.
 
     With done, an effect counts as recorded, and no attempt repeats it. With not-done, the effect counts as never begun,
-    and the next attempt performs it. The command lists the jobs that died because of the effects. These jobs stay dead
-    until you retry them. Exit code 1: an effect is recorded already, a job is performing an effect now, or an effect
-    does not exist. In these cases the command changes nothing.
+    and the next attempt performs it. The command lists the jobs that died because of the effects, and the dead or
+    cancelled jobs that began them. These jobs run again only when you retry them. Exit code 1: an effect is recorded
+    already, a job is performing an effect now, or an effect does not exist. In these cases the command changes nothing.
     """
     written = _result(result, verdict)
     dead: dict[int, None] = {}
+    began: dict[int, None] = {}  # jobs that began an effect, and then ended for another reason
     with our_database(source) as (_, database), database.write() as connection:
         for key in dict.fromkeys(keys):
             found = _settled(connection, key, verdict, written)
@@ -135,6 +137,8 @@ def settle(
             )
             # Find the jobs by their error, which is the text of EffectUnknown, truncated as the worker stores it.
             dead |= dict.fromkeys(ledger.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2)))
+            if found.job_id is not None and ledger.can_retry(connection, found.job_id):
+                began[found.job_id] = None
     done = "is recorded as done: no attempt will repeat it"
     undone = "counts as never begun: if there is a later attempt, it will perform the effect"
     for key in dict.fromkeys(keys):
@@ -145,6 +149,8 @@ def settle(
     if len(dead) > LISTED_JOBS:
         more = counted(len(dead) - LISTED_JOBS, "more job")
         complain(f"{more} died because of {its}. To list all dead jobs: cronjobs jobs list --status dead")
+    for job_id in [each for each in began if each not in dead]:
+        echo(f"job {job_id} began {its} and did not succeed. To run the job again: cronjobs jobs retry {job_id}")
 
 
 def _settled(connection: Connection, key: str, verdict: Verdict, result: str | None) -> Record:

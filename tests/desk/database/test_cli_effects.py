@@ -189,6 +189,18 @@ def test_settling_names_the_jobs_that_are_dead_for_the_effect_and_no_others(proj
     ]
 
 
+@pytest.mark.parametrize(("status", "named"), [("dead", True), ("cancelled", True), ("queued", False)])
+def test_settling_names_the_job_that_began_the_effect_and_ended_for_another_reason(
+    project: Project, status: str, named: bool
+) -> None:
+    ended = {} if status == "queued" else {"finished_at": NOW}
+    project.execute(insert(jobs).values(id=5, job_type="t", status=status, error_type="GiveUp", **ended))
+    add(project, "mail:1", job_id=5, attempt=1)
+    answer = project.call("effects", "settle", "mail:1", "done")
+    again = "job 5 began this effect and did not succeed. To run the job again: cronjobs jobs retry 5"
+    assert answer.out.splitlines()[1:] == ([again] if named else [])
+
+
 def test_several_effects_are_settled_together_or_not_at_all(project: Project) -> None:
     fill(project)
     before = project.everything()
