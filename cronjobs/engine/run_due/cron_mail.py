@@ -353,12 +353,13 @@ class CronMail:
         for line in lines:
             complain(line)
         types = [cause for cause in self._types if not self.throttle or self._alarm.is_due(cause, now)]
+        others = set(types[1:])
         for cause, said in self._causes.items():
             about = self._about.get(cause)
             not_started = not self._started or (about == DATABASE and not left_row)
-            others = self._others(types[1:]) if types[:1] == [cause] else ""
             # The line of the first unknown type names the others.
-            say = None if cause in types[1:] else partial(self._complain, said + others + self._looks.get(cause, ""))
+            more = self._others(types[1:]) if types[:1] == [cause] else ""
+            say = None if cause in others else partial(self._complain, said + more + self._looks.get(cause, ""))
             if not self.throttle:
                 if say is not None:
                     say(0)
