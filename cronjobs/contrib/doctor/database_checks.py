@@ -57,15 +57,15 @@ def _other_owner(connection: Connection, settings: Settings) -> str | None:
 
 
 def revision(patient: ExaminedSite) -> Diagnosis:
-    try:
-        with patient.db.read() as connection:
+    with patient.db.read() as connection:
+        try:
             found = read_meta(connection)
-    except TransientTrouble:  # for example, another session has locked the table: the check "locks" reports that
-        raise
-    except SchemaNotUpgraded as error:
-        return problem(str(error), "docs/how-to/operating.md#tables-from-before-020")
-    except DatabaseError:
-        return judge.revision(None, SCHEMA_REVISION, None)
+        except TransientTrouble:  # for example, another session has locked the table: the check "locks" reports that
+            raise
+        except SchemaNotUpgraded as error:
+            return problem(str(error), "docs/how-to/operating.md#tables-from-before-020")
+        except DatabaseError:
+            return judge.revision(None, SCHEMA_REVISION, None)
     return judge.revision(found.schema_revision, SCHEMA_REVISION, found.oldest_code)
 
 
