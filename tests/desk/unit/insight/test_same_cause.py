@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -207,12 +207,8 @@ def facts(*jobs: JobNow, **more: Any) -> Health:
     watch = Watched(
         schedules=[stored], lately={1: rows}, without_run=late, deaths=Deaths(len(dead), NOW, dead if dead else ())
     )
-    nothing: dict[str, Any] = {
-        "unresolved": {},
-        "unknown_schedules": {},
-        "failing_types": [],
-        "gone": {},
-    }
+    waiting = QueueFacts(**{each.name: more.pop(each.name) for each in fields(QueueFacts) if each.name in more})
+    nothing: dict[str, Any] = {"waiting": waiting, "unknown_schedules": {}, "failing_types": [], "gone": {}}
     return replace(quiet, **{"watch": watch} | nothing | more)
 
 
