@@ -145,26 +145,29 @@ def test_its_commands_settle_what_is_stopped_and_the_jobs_run_again(tmp_path: Pa
     project = Commands(tmp_path, database_url)
     project.write(handlers='from cronjobs import job\n\n\n@job("invoices.email")\ndef email(**payload): ...\n')
     now = FakeClock().now()
-    for number in (7, 8):
+    for number, state in ((7, "stopped"), (8, "stopped"), (9, "begun")):
         key = f"invoice-email:{number}"
         error = {"error_type": "EffectUnknown", "last_error": str(EffectUnknown(key)), "finished_at": now}
+        if state == "begun":
+            error |= {"error_type": "GiveUp", "last_error": "the address is wrong"}
         dead = insert(jobs_table).values(id=number, job_type="invoices.email", status="dead", **error)
         project.execute(dead)
-        project.execute(insert(effects_table).values(key=key, job_id=number, attempt=1, state="stopped", begun_at=now))
+        project.execute(insert(effects_table).values(key=key, job_id=number, attempt=1, state=state, begun_at=now))
     [block] = PAGE.blocks("console")
     lines = [shlex.split(line.removeprefix("$ cronjobs ")) for line in block.text.splitlines()]
     answers = [project.call(*words) for words in lines]
     assert [(answer.code, answer.err) for answer in answers] == [(0, "")] * len(lines), answers
     assert all(f"invoice-email:{number}" in answers[0].out for number in (7, 8))
-    assert ["cronjobs jobs retry 7" in answers[1].out, "cronjobs jobs retry 8" in answers[2].out] == [True, True]
-    [effect] = project.rows("effects")
+    assert "invoice-email:9" in answers[1].out
+    assert ["cronjobs jobs retry 7" in answers[2].out, "cronjobs jobs retry 8" in answers[3].out] == [True, True]
+    [effect] = [row for row in project.rows("effects") if row["job_id"] != 9]
     message_id = "<invoice-email.7@shop.example>"
     assert (effect["key"], effect["state"], effect["result"]) == (
         "invoice-email:7",
         "recorded",
         {"message_id": message_id},
     )
-    assert [row["status"] for row in project.jobs()] == ["queued", "queued"]
+    assert [row["status"] for row in project.jobs()] == ["queued", "queued", "dead"]
 
 
 def test_its_retention_is_the_default(tmp_path: Path) -> None:
