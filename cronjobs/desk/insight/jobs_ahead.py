@@ -44,14 +44,15 @@ def jobs_ahead(
     lanes = [lane for lane in lanes if lane.priority <= place.priority]
     ahead = [[row for row in lane.rows if Place(lane.priority, row.run_at, row.id) < place] for lane in lanes]
     candidates = [[Candidate(row.id, row.concurrency_key) for row in rows if row.its_turn] for rows in ahead]
+    holding = limits
     if len(choose(list(chain.from_iterable(candidates)), limits, {}, before=0, free=0).taken) >= workers:
         # These jobs can keep all workers busy: when one of them ends, its limit has room for the next. So only a limit
         # that lets no job start leaves a worker to the jobs behind.
-        limits = [limit for limit in limits if limit.most == 0]
+        holding = [limit for limit in limits if limit.most == 0]
     better = earlier = 0
     more = False
     for lane, rows, could_start in zip(lanes, ahead, candidates, strict=True):
-        choice = choose(could_start, limits, running, before=0, free=0)
+        choice = choose(could_start, holding, running, before=0, free=0)
         could, running = len(choice.taken), choice.running
         if lane.priority == place.priority:
             earlier += could
