@@ -2347,6 +2347,13 @@ MUTANTS = (
         (WRONG_CLOCKS, "tests/desk/unit/rules/test_occurrence_results.py::test_a_run_by_a_wrong_clock_is_none"),
     ),
     Mutant(
+        "a retry before the occurrence is due counts as its run",
+        "cronjobs/engine/rules/occurrences.py",
+        "return began_at is not None and began_at < due",
+        "return False",
+        (WRONG_CLOCKS, "tests/desk/unit/rules/test_occurrence_results.py::test_a_run_by_a_wrong_clock_is_none"),
+    ),
+    Mutant(
         "status does not look at a schedule whose newest run was early by a wrong clock",
         "cronjobs/desk/store/schedule_health.py",
         "         AND coalesce(c.reason, '') NOT LIKE '{RAN_EARLY}%'\n",

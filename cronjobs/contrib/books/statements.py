@@ -138,14 +138,19 @@ def ran_early_at(connection: Connection, schedule_id: int, begin: datetime, end:
     rows = run(
         connection,
         f"""
-        SELECT c.last_for, c.reason, j.status, j.attempts FROM {OCCURRENCES} c LEFT JOIN {JOBS} j ON j.id = c.job_id
+        SELECT c.last_for, c.reason, j.status, j.attempts, j.started_at
+        FROM {OCCURRENCES} c LEFT JOIN {JOBS} j ON j.id = c.job_id
         WHERE c.schedule_id = :schedule_id AND c.last_for >= :begin AND c.last_for <= :end AND c.outcome = 'enqueued'
           AND c.reason LIKE '{RAN_EARLY}%' ORDER BY c.last_for""",
         schedule_id=schedule_id,
         begin=begin,
         end=end,
     )
-    return [row.last_for for row in rows if only_ran_early(row.reason, row.status, row.attempts)]
+    return [
+        row.last_for
+        for row in rows
+        if only_ran_early(row.reason, row.last_for, row.status, row.attempts, row.started_at)
+    ]
 
 
 def unnamed_jobs(connection: Connection, begin: datetime, end: datetime, most: int) -> Iterator[UnnamedJob]:

@@ -233,7 +233,8 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
 
 
 def _ran_early(facts: OccurrenceFacts, row: LedgerFacts) -> bool:
-    return ran_early(row.reason, None if facts.job is None else facts.job.attempt)
+    attempts, began_at = (None, None) if facts.job is None else (facts.job.attempt, facts.job.started_at)
+    return ran_early(row.reason, facts.last_for, attempts, began_at)
 
 
 def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:

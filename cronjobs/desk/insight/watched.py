@@ -405,9 +405,8 @@ def _without_run(
     # A skipped occurrence's row names the job that it gave way to. A job without a row is pruned, so it ended long ago
     # and counts as succeeded.
     succeeded = {id_ for id_ in named if id_ not in jobs or jobs[id_].status == Status.SUCCEEDED}
-    early = {
-        row.job_id for row in rows if ran_early(row.reason, jobs[row.job_id].attempts if row.job_id in jobs else None)
-    }
+    tried: dict[int | None, tuple[int, datetime | None]] = {id_: (j.attempts, j.started_at) for id_, j in jobs.items()}
+    early = {row.job_id for row in rows if ran_early(row.reason, row.last_for, *tried.get(row.job_id, (None, None)))}
     if succeeded - early:
         return None
     by_hand = ran_by_hand(triggered(stored.name))

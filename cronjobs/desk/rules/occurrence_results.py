@@ -92,7 +92,8 @@ class OccurrenceResult:
     @property
     def ran_early(self) -> bool:
         """Whether a wrong clock ran the occurrence early and successfully, so that nothing ran when it was due."""
-        return self.succeeded and ran_early(self.reason, None if self.job is None else self.job.attempts)
+        attempts, began_at = (None, None) if self.job is None else (self.job.attempts, self.job.started_at)
+        return self.succeeded and ran_early(self.reason, self.first_for, attempts, began_at)
 
     @property
     def went_well(self) -> bool:

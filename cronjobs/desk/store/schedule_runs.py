@@ -113,7 +113,8 @@ def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int
         if row.outcome == "enqueued":
             job = jobs.get(row.job_id)
             its = _run(row.last_for, row.job_id, job, pruned)
-        if ran_early(row.reason, None if job is None else job.attempts):
+        attempts, began_at = (None, None) if job is None else (job.attempts, job.started_at)
+        if ran_early(row.reason, row.last_for, attempts, began_at):
             outcome = EARLY if its.outcome in (Status.SUCCEEDED, PRUNED) else its.outcome
             its = replace(its, outcome=outcome, at=min(its.at, early_by(row.reason) or its.at))
         lists.setdefault(row.schedule_id, []).append(replace(its, count=row.occurrences))

@@ -400,7 +400,7 @@ def misdated(connection: Connection, by: timedelta, job_id: int | None = None) -
     *by*. With *job_id*, look only at this job.
 
     The last attempt of such a job ended in the future, or the job never began, and was enqueued in the future and due
-    at once.
+    at once. A job of an occurrence that is not due yet is left out: before then, it would only run early once more.
     """
     of_run, of_job = ("", "") if job_id is None else ("r.job_id = :job_id AND", "WHERE n.id = :job_id")
     rows = run(
@@ -415,7 +415,8 @@ def misdated(connection: Connection, by: timedelta, job_id: int | None = None) -
             AS newest
           WHERE created_at > {_AHEAD} AND run_at <= created_at) AS planned
         JOIN {JOBS} j ON j.id = planned.job_id AND j.attempts = planned.attempt
-        WHERE j.{WAITING} AND j.run_at > {_AHEAD} ORDER BY j.run_at, j.id LIMIT :most""",
+        WHERE j.{WAITING} AND j.run_at > {_AHEAD} AND (j.scheduled_for IS NULL OR j.scheduled_for <= {NOW})
+        ORDER BY j.run_at, j.id LIMIT :most""",
         ahead_s=by.total_seconds(),
         longest=LONGEST_NAME,
         read=MISDATED_READ,

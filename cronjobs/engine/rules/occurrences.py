@@ -23,8 +23,8 @@ class Range:
 
 # The ledger's reason begins with this if a wrong clock made the occurrence run early.
 RAN_EARLY: Final = "ran early at"
-# In a reason that begins with RAN_EARLY, this is followed by the number of the job's attempts so far. Any later attempt
-# was on time.
+# In a reason that begins with RAN_EARLY, this is followed by the number of the job's attempts so far. The clock was
+# correct for any later attempt.
 UP_TO_ATTEMPT: Final = ", up to attempt"
 # A reason of ``not_made_up_reason`` begins with this.
 NOT_MADE_UP: Final = "catch_up: latest leaves it to the run for"
@@ -36,23 +36,28 @@ BACKFILLED: Final = "backfill by"
 BEFORE: Final = "; before: "
 
 
-def ran_early(reason: str | None, attempts: int | None) -> bool:
-    """Return whether a wrong clock ran the occurrence before it was due, and no attempt has run it since.
+def ran_early(reason: str | None, due: datetime, attempts: int | None, began_at: datetime | None) -> bool:
+    """Return whether a wrong clock ran the occurrence before it was due, and no attempt has begun since *due*.
 
-    *attempts* is the number of attempts of the occurrence's job, or None if the job has been pruned.
+    *attempts* is the number of attempts of the occurrence's job, or None if the job has been pruned. *began_at* is when
+    the last attempt began.
     """
     if reason is None or not reason.startswith(RAN_EARLY):
         return False
     early = reason.rpartition(UP_TO_ATTEMPT)[2].strip()
-    return attempts is None or not early.isdecimal() or attempts <= int(early)
+    if attempts is None or not early.isdecimal() or attempts <= int(early):
+        return True  # the wrong clock also set *began_at*
+    return began_at is not None and began_at < due
 
 
-def only_ran_early(reason: str | None, status: str | None, attempts: int | None) -> bool:
+def only_ran_early(
+    reason: str | None, due: datetime, status: str | None, attempts: int | None, began_at: datetime | None
+) -> bool:
     """Return whether the only success of the occurrence was a run before it was due (see ``ran_early``).
 
     *status* is the status of the occurrence's job, or None if the job ended so long ago that it has been pruned.
     """
-    return status in ("succeeded", None) and ran_early(reason, attempts)
+    return status in ("succeeded", None) and ran_early(reason, due, attempts, began_at)
 
 
 def early_words(reason: str) -> str:

@@ -48,8 +48,9 @@ class ResultSpan(NamedTuple):
 
     ``status`` is the job's status, or None if there was no job or it no longer exists. ``first_for`` and ``last_for``
     are the due times of the first and the last of these occurrences. They are set only if other occurrences lie
-    between. If a wrong clock ran an occurrence before it was due, ``early`` is the ledger's reason, and ``attempts`` is
-    the number of attempts of its job. ``job_id`` is the job that the occurrence created.
+    between. If a wrong clock ran an occurrence before it was due, ``early`` is the ledger's reason, ``last_for`` is
+    set, ``attempts`` is the number of attempts of its job, and ``began_at`` is when the last one began. ``job_id`` is
+    the job that the occurrence created.
     """
 
     schedule_id: int
@@ -62,6 +63,7 @@ class ResultSpan(NamedTuple):
     last_for: datetime | None = None
     early: str | None = None
     attempts: int | None = None
+    began_at: datetime | None = None
     job_id: int | None = None
 
     @property
@@ -77,7 +79,9 @@ class ResultSpan(NamedTuple):
     def letter(self) -> str:
         if self.outcome != "enqueued":
             return _OF_LEDGER.get(self.outcome, "m")
-        if only_ran_early(self.early, self.status, self.attempts):
+        if self.last_for is not None and only_ran_early(
+            self.early, self.last_for, self.status, self.attempts, self.began_at
+        ):
             return EARLY
         return _OF_JOB.get(self.status or "", PRUNED)
 

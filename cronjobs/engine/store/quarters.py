@@ -66,9 +66,10 @@ _EARLY: Final = f"c.outcome = 'enqueued' AND c.reason LIKE '{RAN_EARLY}%'"
 # here.
 _BECAME: Final = f"""c.schedule_id, {_QUARTER_OF_FIRST} AS first_in, {_QUARTER_OF_LAST} AS last_in, c.outcome,
   {_STATUS_OF_JOB} AS status, CAST(c.count AS integer) AS many, CASE WHEN c.count > 2 THEN c.first_for END AS first_for,
-  CASE WHEN c.count > 2 THEN c.last_for END AS last_for,
+  CASE WHEN c.count > 2 OR {_EARLY} THEN c.last_for END AS last_for,
   CASE WHEN {_EARLY} THEN c.reason END AS early,
   CASE WHEN {_EARLY} THEN (SELECT r.attempts FROM {JOBS} r WHERE r.id = c.job_id) END AS attempts,
+  CASE WHEN {_EARLY} THEN (SELECT r.started_at FROM {JOBS} r WHERE r.id = c.job_id) END AS began_at,
   CASE WHEN c.outcome = 'enqueued' THEN c.job_id END AS job_id"""
 _GAP_ROWS: Final = group("rows", {"schedule_id": "bigint", "begin": "timestamptz", "ends": "timestamptz"})
 _HOUR_ROWS: Final = group("rows", {"schedule_id": "bigint", "hour": "timestamptz", "quarters": "text"})

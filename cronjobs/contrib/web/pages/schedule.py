@@ -74,8 +74,10 @@ def badge(explanation: Explanation) -> tuple[str, str]:
     if explanation.verdict != "enqueued":
         return explanation.verdict, explanation.verdict
     ledger = facts.get("ledger") or {}
-    status, attempts = (job["status"], job.get("attempt")) if isinstance(job, Mapping) else (None, None)
-    if only_ran_early(ledger.get("reason"), status, attempts):
+    ended = (
+        (job["status"], job.get("attempt"), job.get("started_at")) if isinstance(job, Mapping) else (None, None, None)
+    )
+    if explanation.at is not None and only_ran_early(ledger.get("reason"), explanation.at, *ended):
         return "ran early", "early"
     if not isinstance(job, Mapping):
         return ("dead, and pruned", "dead") if facts.get("pruned_dead") else ("pruned", "gone")

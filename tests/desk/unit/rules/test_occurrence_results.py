@@ -91,7 +91,8 @@ def test_what_the_rows_of_a_schedule_show(rows: list[OccurrenceResult], why: str
     ("of", "why"),
     [
         (job(status="succeeded", attempts=1), "missed"),
-        (job(status="succeeded", attempts=2), None),  # it failed early, and was tried again in time
+        (job(status="succeeded", attempts=2, started_at=NOW - HOUR), None),  # it failed early, and was retried in time
+        (job(status="succeeded", attempts=2, started_at=NOW - 3 * HOUR), "missed"),  # somebody retried it too early
         (None, "missed"),  # pruned
         (job(status="cancelled", attempts=1), None),
         (job(status="dead", attempts=1), "dead"),
@@ -103,7 +104,7 @@ def test_a_run_by_a_wrong_clock_is_none(of: JobNow | None, why: str | None) -> N
     early = replace(row(2, "enqueued", of, f"{RAN_EARLY} 03:00 or before, wrong clock{UP_TO_ATTEMPT} 1"), job_id=7)
     found = standing([early, row(3, "enqueued", DONE)], None, NOW, HOUR).not_run
     assert (found[0].why if found else None) == why
-    assert early.went_well == (of is not None and of.attempts == 2)
+    assert early.went_well == (of is not None and of.status == "succeeded" and why is None)
 
 
 def test_a_job_that_waits_its_turn_is_judged_by_the_one_before_it() -> None:
