@@ -398,6 +398,10 @@ def _without_run(
     began = store.defined_at(connection, names, (*TIMING, "grace_s")) or now
     last = newest_between(when, max(began, now - LONGEST_GRACE), now - grace, 1)
     if not last:
+        # An edit of the timing or the grace makes up for no run, so look for an occurrence from before the edit.
+        earlier = store.further_back(connection, stored.id, now - grace, (), 1)
+        last = [row.last_for for row in earlier if row.last_for > now - LONGEST_GRACE]
+    if not last:
         return None
     rows = ledger_between(connection, stored.id, last[0], now)
     named = {row.job_id for row in rows if row.job_id is not None}

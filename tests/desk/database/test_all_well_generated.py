@@ -225,7 +225,7 @@ class Week:
 
     def happens(self) -> None:
         name = self.dice.choice(list(self.moods))
-        match self.dice.randrange(14):
+        match self.dice.randrange(15):
             case 0 | 1 | 2:
                 self.moods[name] = self.dice.choice(["fails", "dies", "snoozes", "snoozes", "long", "longer", "lost"])
             case 3 | 4 | 5 | 6:
@@ -245,6 +245,14 @@ class Week:
                 self.prune()
             case 13:
                 self.acknowledge()
+            case 14:
+                self.edit(name)
+
+    def edit(self, name: str) -> None:
+        """Give the schedule other times, as a deploy does."""
+        wanted = replace(self.settings.schedules[name], cron=self.dice.choice(CRONS))
+        self.settings = replace(self.settings, schedules={**self.settings.schedules, name: wanted})
+        self.yard.sync(self.settings)
 
     def act(self, verb: Any, word: str, status: str) -> None:
         with self.yard.database.write() as connection:
@@ -319,6 +327,25 @@ class Rows:
         unsettled = timing(given.cron, given.every, given.timezone).after(max(schedule.seen_until, after))
         return next(iter(unsettled)) + grace <= self.now
 
+    def past_grace(self) -> set[str]:
+        """Schedules with ``grace:`` whose newest occurrence past its grace had no success, by hand or since."""
+        return {each.name for each in self.schedules if each.status == "active" and self.is_past_grace(each)}
+
+    def is_past_grace(self, schedule: store.StoredSchedule) -> bool:
+        given = schedule_from_definition(schedule.name, schedule.definition)
+        if given.grace is None:
+            return False
+        rows = [row for row in self.ledger if row.schedule_id == schedule.id and not self.is_paused_away(row)]
+        past = [row.last_for for row in rows if row.last_for + spread_offset(given) + given.grace < self.now]
+        runs = [(row.last_for, row.job_id) for row in rows if row.job_id is not None and not self.early(row)]
+        triggered = [row for row in self.audit if (row.action, row.subject) == ("trigger", schedule.name)]
+        runs += [(row.at, row.detail["job_id"]) for row in triggered]
+        jobs = [self.jobs.get(job_id) for at, job_id in runs if past and at >= max(past)]
+        return bool(past) and not any(job is None or job.status == "succeeded" for job in jobs)
+
+    def is_paused_away(self, row: Any) -> bool:
+        return row.outcome == "skipped" and row.job_id is None and row.reason.startswith("paused")
+
     def succeeded(self, row: Any) -> bool:
         job = self.jobs.get(row.job_id)
         ran = row.outcome in ("enqueued", "coalesced") and (job is None or job.status == "succeeded")
@@ -339,7 +366,7 @@ class Rows:
         if row.outcome == "missed":
             return False
         if row.outcome == "skipped" and row.job_id is None:
-            return bool(row.reason.startswith("paused"))
+            return self.is_paused_away(row)
         job = self.jobs.get(row.job_id)
         if (job is None or job.status == "succeeded") and self.early(row):
             return False
@@ -375,6 +402,8 @@ def check(week: Week) -> None:
     told = f"{sorted(lacking)} at {week.now}: {[(each.key, each.text) for each in found]}"
     assert not lacking or found, f"all well was said, and these lack a run: {told}"
     assert lacking <= named or kinds & OF_ANY, f"no finding is about one of these: {told}"
+    strict = " ".join(each.text for each in found if each.kind in ("schedule", "dead"))
+    assert all(name in strict for name in rows.past_grace()), f"{rows.past_grace()} are past their grace: {told}"
     for each in found:
         if each.kind == "not_run":
             assert set(each.rows) <= lacking, f"not all of them lack a run: {told}"

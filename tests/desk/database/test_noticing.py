@@ -88,6 +88,26 @@ def test_past_its_grace_without_a_tick_it_is_noticed(yard: Yard) -> None:
     assert found.text == "s has not run within its grace; due 2026-03-02 09:00:00 UTC: no tick has settled it"
 
 
+@pytest.mark.parametrize("edit", [{"cron": "30 17 * * *"}, {"timezone": "Asia/Tokyo"}, {"grace": timedelta(minutes=8)}])
+def test_an_edit_makes_up_for_no_run(yard: Yard, edit: dict[str, Any]) -> None:
+    given = {"cron": "0 9 * * *", "grace": GRACE}
+    yard.sync(yard.file(minutely(**given)))
+    yard.clock.set(at(1, hour=9))
+    yard.tick()
+    end(yard, "cancelled")
+    yard.clock.set(at(11, hour=9))
+    assert len(noticed(yard, "schedule")) == 1
+    for fields in (edit, {}):  # and the edit is taken back
+        yard.sync(yard.file(minutely(**given | fields)))
+        yard.tick()
+        [found] = noticed(yard, "schedule")
+        assert found.text.startswith("s has not run within its grace; due 2026-03-02 ")
+        assert found.text.endswith(": job 1 is cancelled")
+    with yard.database.write() as connection:
+        connection.execute(update(jobs).values(status="succeeded"))
+    assert noticed(yard, "schedule") == []
+
+
 @pytest.mark.parametrize(("status", "kind"), [("dead", "dead"), ("cancelled", "schedule")])
 def test_a_run_that_did_not_succeed_is_no_run(yard: Yard, status: str, kind: str) -> None:
     yard.sync(yard.file(hourly()))
