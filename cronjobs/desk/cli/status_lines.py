@@ -10,7 +10,6 @@ from cronjobs.desk.cli.known_types import most_tries
 from cronjobs.desk.cli.last_runs import legend, strip
 from cronjobs.desk.cli.output import UNCUT, first, is_cut, labelled, sentence, table, width, wrapped
 from cronjobs.desk.insight.causes import READ, Causes, cause_text
-from cronjobs.desk.insight.finding import WELL
 from cronjobs.desk.insight.findings import Finding, Severity, judge
 from cronjobs.desk.insight.formatting import (
     Times,
@@ -26,7 +25,7 @@ from cronjobs.desk.insight.formatting import (
 )
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import QueueTrends, trend_of
-from cronjobs.desk.insight.releasing import Holders
+from cronjobs.desk.insight.releasing import ALL_WELL, Holders, without_finding
 from cronjobs.desk.insight.schedule_facts import STRIP, ScheduleFacts
 from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.engine.command.printing import coloured
@@ -42,7 +41,6 @@ COLOUR_OF: Final = {Severity.CRITICAL: "red", Severity.WARNING: "yellow", Severi
 FINDINGS_SHOWN: Final = 8
 CAUSES_SHOWN: Final = 10
 TICKS_SHOWN: Final = 5
-WELL_WITHOUT_PROJECT: Final = "no failed run of cronjobs exec needs attention, and no run is overdue"
 
 
 def head_lines(health: Health, settings: Settings, address: str, times: Times, *, everything: bool) -> list[str]:
@@ -62,25 +60,13 @@ def head_lines(health: Health, settings: Settings, address: str, times: Times, *
         lines += labelled("TROUBLE", _finding_lines(unknown, times, room, most), worst)
     elif known:
         lines += labelled("quiet", [coloured("only acknowledged findings", "green")], "green")
-    elif killed := _just_killed(health, settings.run.every):
-        text = (
-            f"no finding, but the process of the last tick of host {safe(killed)} is gone, and the tick recorded no "
-            "end; the next tick continues its work"
-        )
-        lines += labelled("so far", [coloured(line, "yellow") for line in wrapped(text, room)], "yellow")
     else:
-        well = wrapped(WELL_WITHOUT_PROJECT if settings.without_project else WELL, room)
-        lines += labelled("all well", [coloured(line, "green") for line in well], "green")
+        verdict, text = without_finding(health, settings)
+        colour = "green" if verdict == ALL_WELL else "yellow"
+        lines += labelled(verdict, [coloured(line, colour) for line in wrapped(safe(text, 400), room)], colour)
     lines += labelled("acked", _finding_lines(known, times, room, most // 2), "bright_black")
     lines.append("")
     return lines
-
-
-def _just_killed(health: Health, every: timedelta) -> str | None:
-    """Return this host's name if its last tick was just killed, else None. Nobody knows that of another host's tick."""
-    holders = Holders()
-    gone = (tick for tick in health.ticking(every) if tick["finished_at"] is None and holders.tick_is_gone(tick))
-    return next((tick["host"] for tick in gone), None)
 
 
 def _finding_lines(found: Sequence[Finding], times: Times, room: int, most: int) -> list[str]:

@@ -1,18 +1,23 @@
-"""Decide which running jobs an operator may release: those whose runner is certainly gone."""
+"""Find out which runners are certainly gone. An operator may release their jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
+from cronjobs.desk.insight.finding import WELL, WELL_WITHOUT_PROJECT
 from cronjobs.desk.insight.formatting import Times, host_of, safe
+from cronjobs.desk.insight.health import Health
 from cronjobs.desk.rules.tick_rows import did_of
+from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.identity import Identity, is_gone
 from cronjobs.engine.store.operating import HeldJob
 from cronjobs.engine.tick.runners import lease_is_wrong
 from cronjobs.model import rough
+
+ALL_WELL: Final = "all well"
 
 
 @dataclass
@@ -74,3 +79,18 @@ class Holders:
         else:
             seen = f"which cannot be checked from {host_of(self.here.host)}: release the job on that process's host"
         return f"is held by {who}, {seen}; {until}"
+
+
+def without_finding(health: Health, settings: Settings) -> tuple[str, str]:
+    """Return ALL_WELL or "so far", and a text about it, for views that have no finding to show.
+
+    A tick of this host may just have been killed. Nobody knows that of another host's tick.
+    """
+    holders = Holders()
+    for tick in health.ticking(settings.run.every):
+        if tick["finished_at"] is None and holders.tick_is_gone(tick):
+            return "so far", (
+                f"no finding, but the process of the last tick of host {tick['host']} is gone, and the tick recorded "
+                "no end; the next tick continues its work"
+            )
+    return ALL_WELL, WELL_WITHOUT_PROJECT if settings.without_project else WELL

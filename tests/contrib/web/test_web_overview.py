@@ -241,6 +241,17 @@ def test_every_unsettled_occurrence_of_the_day_is_waiting(
     assert {place for place, letter in enumerate(letters) if letter == "w"} == places
 
 
+def test_a_tick_that_was_just_killed_is_not_said_to_be_well(
+    rows: Rows, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows.tick(finished_at=None, did={"runner": "web1:boot:1:1:1:dead"})
+    assert "All well: ticks are running" in browser.get("/").words
+    monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: True)
+    page = browser.get("/").words
+    assert "So far: no finding, but the process of the last tick of host web1 is gone" in page
+    assert "All well" not in page
+
+
 def test_what_a_clock_ahead_ran_too_early_is_no_success_on_the_pages(rows: Rows, browser: Browser) -> None:
     schedule = rows.schedule("nightly", next_at=NOW + timedelta(hours=20), seen_until=NOW)
     due = ago(hours=4)
