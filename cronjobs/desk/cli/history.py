@@ -45,6 +45,7 @@ from cronjobs.desk.store import explaining, trail
 from cronjobs.desk.store import history as store
 from cronjobs.desk.store.history import FOREVER
 from cronjobs.engine.command.printing import coloured, complain, json_text
+from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.error_groups import class_and_text
 from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, RAN_EARLY, early_words
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
@@ -205,7 +206,7 @@ def history(
         entries = _entries(connection, asked, begins, quiet=limit if alone else 0)
         tallies = _tallies(connection, asked, begins)
         if job_type is None and outcome is None:
-            entries += _gaps(connection, asked, settings.run.every, times.now)
+            entries += _gaps(connection, asked, settings, times.now)
             entries += _schedules_off(connection, asked, settings.run.every)
             entries += _without_end(connection, asked, settings.run.every, times.now)
             entries += _clocks(connection, asked)
@@ -312,13 +313,18 @@ def _tallies(connection: Connection, asked: _Asked, begins: Mapping[str, datetim
     return [columns_of(row) for row in rows]
 
 
-def _gaps(connection: Connection, asked: _Asked, every: timedelta, now: datetime) -> list[dict[str, Any]]:
+def _gaps(connection: Connection, asked: _Asked, settings: Settings, now: datetime) -> list[dict[str, Any]]:
     """Return the times without ticks: of all hosts together, and of one host while others ticked.
 
     A shorter time in which a tick of a host did not start counts if a later tick of the host recorded why.
     """
+    every = settings.run.every
     limit = quiet_after(every)
     gaps = [_gap(connection, row, limit, None) for row in store.tick_gaps(connection, asked.begin, limit)]
+    first = store.gap_before_oldest(connection, settings.retention.occurrences, limit)
+    if first is not None and first.started_at is not None and first.finished_at >= asked.begin:
+        # The tick before the gap is no longer kept, so nobody knows when the gap began.
+        gaps.append(_gap(connection, first, limit, None) | {"started_at": first.finished_at})
     rows = store.host_gaps(connection, asked.begin, asked.read_from, limit, STEADY_TICKS)
     gaps += [_gap(connection, row, limit, row.host) for row in rows]
     for row in store.ticks_after_causes(connection, asked.begin, READ_AT_MOST):
@@ -659,4 +665,6 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
             if entry["finished_at"] is None:
                 return f"{of}reached the database since {began}{but}"
             why = f": {safe(entry['reason'], 400)}" if entry["reason"] else ""
+            if entry["finished_at"] == entry["started_at"]:
+                return f"{of}reached the database until {began}{why}"
             return f"{of}reached the database between {began} and {times.clock(entry['finished_at'])}{but}{why}"

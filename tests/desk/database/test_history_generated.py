@@ -592,6 +592,19 @@ def test_dates_are_left_out_only_where_they_stand_above_the_line(cronjobs: Cronj
     assert head.startswith("since 2026-06-30 18:03:07 until 19:03:07 Europe/Berlin")
 
 
+def test_a_time_without_ticks_whose_begin_is_no_longer_kept_is_shown_at_its_end(cronjobs: Cronjobs, rows: Rows) -> None:
+    for minutes in range(120, -1, -2):
+        rows.tick("web1", ago(minutes=minutes))
+    schedule = rows.schedule("sync")
+    rows.occurrence(schedule, ago(hours=1))
+    assert "no tick" not in cronjobs("history").out
+    waited = {"first_for": ago(hours=9), "count": 7, "decided_at": ago(minutes=120) + timedelta(seconds=2)}
+    rows.occurrence(schedule, ago(hours=3), "coalesced", **waited)
+    for since in ("24h", "5d"):
+        assert "no tick      reached the database until 12:03:07\n" in cronjobs("history", "--since", since).out
+    assert "no tick" not in cronjobs("history", "--since", "1h").out
+
+
 def test_other_code_on_a_host_is_a_deploy(cronjobs: Cronjobs, rows: Rows) -> None:
     for number, names in enumerate((["a", "b"], ["a", "c"], ["a", "c"])):
         rows.put(tables.job_type_lists, hash=f"code{number}", names=names)
