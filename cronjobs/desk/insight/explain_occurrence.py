@@ -20,6 +20,7 @@ from cronjobs.desk.insight.explain_facts import (
     Explanation,
     JobFacts,
     LedgerFacts,
+    Now,
     OccurrenceFacts,
     PauseFacts,
     TickFacts,
@@ -466,6 +467,7 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
             pass
         elif last.started_at <= could_since:
             sentences.append(_last_tick(last, times))
+            sentences += _not_starting(facts.around)
         elif brake is None and not facts.owed:
             why = _left_by(facts, last) or "the reason is not recorded"
             sentences.append(
@@ -482,6 +484,11 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
             f"{entry} is broken, so ticks with this file leave the schedule alone: {one_line(facts.file_fault, 400)}."
         )
     return sentences
+
+
+def _not_starting(around: Now) -> list[str]:
+    """Return why ticks of this host do not start now, or [] if no reason is known."""
+    return [f"{capital(did_not_start('this host', around.kept_from_starting))}."] if around.kept_from_starting else []
 
 
 def _last_tick(last: TickFacts, times: LocalTimes) -> str:

@@ -203,6 +203,19 @@ def test_a_grace_that_passes_in_a_paused_queue(world: World, monkeypatch: pytest
     assert alarm(world) == 1
 
 
+def test_a_grace_that_passes_while_the_job_snoozes(world: World) -> None:
+    def snooze() -> None:
+        raise Snooze("1h")
+
+    world.file(s='cron: "0 2 * * *", grace: 10m')
+    world.tick(utc("2026-03-03T01:58:10"))
+    world.go(utc("2026-03-03T02:00:10"))
+    world.plan = [snooze]
+    world.ticks(utc("2026-03-03T02:00:10"), utc("2026-03-03T02:12:10"))
+    cause = "due 2026-03-03 02:00:00 UTC: job 1 was put off, and is due in 4"
+    assert found(world)["schedule:s"].startswith(f"s has not succeeded within its grace; {cause}")
+
+
 @pytest.mark.parametrize("overlap", ["skip", "wait"])
 def test_a_run_that_later_occurrences_give_way_to_is_the_cause(world: World, overlap: str) -> None:
     world.file(s=f'cron: "0 * * * *", grace: 30m, overlap: {overlap}')
@@ -866,7 +879,9 @@ def test_a_new_host_with_an_older_file_than_the_one_in_force(world: World) -> No
     assert alarm(world) == 0, "normal during a deploy"
     world.ticks(utc("2026-03-03T01:11:00"), utc("2026-03-03T01:24:00"), host="beta")
     said = found(world)["files"]
-    assert said.startswith("for more than 15 minutes, no host that ticks has had the file in force: "), said
+    assert said.startswith(
+        "for more than 15 minutes, the hosts that tick have had another file than the one in force: "
+    ), said
     assert alarm(world) == 1
     [now] = [each for each in world.cronjobs("ack", "--json").json if each["kind"] == "files"]
     assert now["since"] == "2026-03-03T01:02:00.300000+00:00"
@@ -897,7 +912,9 @@ def test_a_file_that_was_applied_and_that_no_host_ever_gets(world: World, again:
     if again:
         world.file(s=new)
         assert world.cronjobs("sync").code == 0
-    assert found(world)["files"].startswith("for more than 15 minutes, no host that ticks has had the file in force: ")
+    assert found(world)["files"].startswith(
+        "for more than 15 minutes, the hosts that tick have had another file than the one in force: "
+    )
     assert alarm(world) == 1
 
 
@@ -1003,6 +1020,7 @@ def test_ticks_that_could_not_start(world: World, tmp_path: Path, monkeypatch: p
     assert finding["text"] == f"no tick has reached this database for 4m; {reason}"
     job_id = put(world.database, job_type="t.work")
     assert reason in world.ask(str(job_id))
+    assert f"T{reason[1:]}." in world.ask("s", "--at", "02:00")
     kept = noted_causes(Alarm(file).kept_from_starting())
     assert Alarm(file).over([], utc("2026-03-03T02:02:10"))
     world.tick(utc("2026-03-03T02:02:10"))
