@@ -401,7 +401,8 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
     if len(files) > 1:
         what = f"hosts have {'had ' if long else ''}different files{LONG if long else ''}"
     elif long:
-        what = f"{LONG.strip()}, no host that ticks has had the file in force"
+        # The host that had the file in force may have stopped only a moment ago.
+        what = f"{LONG.strip()}, the hosts that tick have had another file than the one in force"
     else:
         what = "no host that ticks has the file in force"
     text = f"{what}: {said}"
