@@ -31,6 +31,7 @@ from cronjobs.desk.insight.explain_phrases import (
     between,
     capital,
     enqueued_by,
+    from_to,
     late,
     made_by_hand,
     missing_because,
@@ -210,7 +211,7 @@ def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
             count = sum(row.ledger.whole_count for row in rows)
             what = "occurrence" if count == 1 else "occurrences"
             first, last = rows[0].ledger.whole_first, rows[-1].ledger.whole_last
-            where = f"at {times.clock(last)}" if count == 1 else f"from {times.clock(first)} to {times.clock(last)}"
+            where = f"at {times.clock(last)}" if count == 1 else from_to(first, last, times)
             was = "was" if count == 1 else "were"
             sentence = f"{text.format(f'{count:,}', what, name(rows[0].schedule), was)}, {where}."
             settled = min(row.ledger.decided_at for row in rows)
@@ -307,8 +308,8 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
         numbers = f"{len(group):,} attempts, from {first.number} to {last.number},"
         if last.number - first.number + 1 == len(group):
             numbers = f"Attempts {first.number} to {last.number}"
-        said = f"{numbers} {what}{kind}, from {times.clock(first.started_at)} to "
-        sentences.append((first.finished_at, f"{said}{times.clock(last.finished_at)}{error}."))
+        span = from_to(first.started_at, last.finished_at, times)
+        sentences.append((first.finished_at, f"{numbers} {what}{kind}, {span}{error}."))
     return sentences
 
 

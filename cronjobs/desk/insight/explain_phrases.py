@@ -73,7 +73,7 @@ def pause(pause: PauseFacts, times: LocalTimes) -> str:
     by += f" (changed by {name(pause.changed_by)})" if pause.changed_by else ""
     why = f" (why: {one_line(pause.why, 300)})" if pause.why else ""
     if pause.ended_at is not None:
-        return f"{what} was paused{by} from {times.clock(pause.since)} to {times.clock(pause.ended_at)}{why}"
+        return f"{what} was paused{by} {from_to(pause.since, pause.ended_at, times)}{why}"
     until = f"until {times.clock(pause.until)}" if pause.until else "until someone resumes it"
     return f"{what} has been paused{by} since {times.clock(pause.since)}, {until}{why}"
 
@@ -114,9 +114,20 @@ def triggered(runs: Sequence[Triggered], times: LocalTimes) -> ByHand | None:
 
 def between(first: datetime, last: datetime, times: LocalTimes) -> str:
     """Return text such as "between 01:58:00 and 02:31:12". If the dates differ, both are included."""
+    begin, end = _ends(first, last, times)
+    return f"between {begin} and {end}"
+
+
+def from_to(first: datetime, last: datetime, times: LocalTimes) -> str:
+    """Return text such as "from 01:58:00 to 02:31:12". If the dates differ, both are included."""
+    begin, end = _ends(first, last, times)
+    return f"from {begin} to {end}"
+
+
+def _ends(first: datetime, last: datetime, times: LocalTimes) -> tuple[str, str]:
     if times.local(first).date() != times.local(last).date():
-        return f"between {times.dated(first)} and {times.dated(last)}"
-    return f"between {times.clock(first)} and {LocalTimes(first, times.timezone).clock(last)}"
+        return times.dated(first), times.dated(last)
+    return times.clock(first), LocalTimes(first, times.timezone).clock(last)
 
 
 def capital(text: str | None) -> str:
