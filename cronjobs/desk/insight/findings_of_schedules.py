@@ -30,7 +30,7 @@ from cronjobs.desk.insight.same_cause import (
     failing_runs,
     how_they_ended,
 )
-from cronjobs.desk.insight.watched import Watched, since_a_run, without_a_run
+from cronjobs.desk.insight.watched import Watched, since_a_run, was_put_off, without_a_run
 from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences
 from cronjobs.desk.rules.pausing import what
 from cronjobs.engine.config.settings import Settings
@@ -288,7 +288,7 @@ def _why_not(schedule: str, found: UnrunOccurrences, health: Health) -> str:
     its = f"job {job.id} of {schedule}"
     match found.why:
         case "put off":
-            return f"{its} was put off, and is due in {rough(job.run_at - now)}"
+            return f"{its} {was_put_off(job, now)}"
         case "lease ran out":
             return f"{its} is running, but its lease ran out"
         case "overruns":

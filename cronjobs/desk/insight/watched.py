@@ -359,13 +359,18 @@ def without_a_run(row: OccurrenceResult) -> bool:
 _BECAME: Final = {"queued": "waits", "failed": "waits for another try", "running": "runs"}
 
 
+def was_put_off(job: JobNow, now: datetime) -> str:
+    return f"was put off, and is due in {rough(job.run_at - now)}"
+
+
 def _cause(job: JobNow, pauses: Sequence[Mapping[str, Any]], now: datetime, timezone: str) -> str:
     """Describe what keeps *job* from ending, and so holds up later occurrences of its schedule."""
     if job.status == "running" and job.started_at is not None:
         since = in_full(job.started_at, timezone)
         said = f"job {job.id} has been running since {since} ({rough(now - job.started_at)})"
         return said if job.locked_until is None or job.locked_until > now else f"{said}, but its lease ran out"
-    became = f"job {job.id} {_BECAME.get(job.status, f'is {job.status}')}"
+    put_off = job.status == "queued" and job.run_at > now
+    became = f"job {job.id} {was_put_off(job, now) if put_off else _BECAME.get(job.status, f'is {job.status}')}"
     scopes = (("all", ""), ("queue", job.queue))
     pause = next((each for each in pauses if (each["scope"], each["name"]) in scopes), None)
     if pause is None or not job.waiting:
