@@ -340,7 +340,7 @@ def failed_jobs(connection: Connection, ids: Collection[int]) -> list[FailedJob]
 
 
 def newest_dead(connection: Connection, most: int) -> list[int]:
-    """Return the ids of up to *most* open dead jobs (not retried, cancelled or dismissed), the last to die first."""
+    """Return the ids of up to *most* open dead jobs (not retried or dismissed), the last to die first."""
     rows = run(
         connection,
         f"SELECT j.id FROM {JOBS} j WHERE {UNDEALT} ORDER BY j.finished_at DESC LIMIT :most",

@@ -80,7 +80,7 @@ CauseOption = Annotated[
         "--cause",
         metavar="KEY",
         parser=_parsed(read_cause),
-        help="Only dead jobs with this cause that nobody has retried, cancelled or dismissed. KEY is the key "
+        help="Only dead jobs with this cause that nobody has retried or dismissed. KEY is the key "
         'that "cronjobs status" prints for the cause. This option is only for "jobs list", "jobs retry" and "jobs '
         'dismiss".',
     ),

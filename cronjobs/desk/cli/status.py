@@ -49,7 +49,7 @@ def status(
     """Show the state on one screen: findings, schedules, running and waiting jobs, hosts.
 
     Problems come first. For each problem, the screen shows when it began and which command to run. These are problems:
-    no tick comes, or no tick fires schedules; jobs are late; jobs are dead and were not retried, cancelled or
+    no tick comes, or no tick fires schedules; jobs are late; jobs are dead and were not retried or
     dismissed; the last three runs of a schedule failed; a schedule missed runs in an outage (until a run succeeds, or
     you trigger a run); ticks do not settle a schedule; a pause holds something back or is a day old; hosts refuse a
     file, or have had different files for 15 minutes. Next come the causes of jobs' deaths, commonest first, with keys

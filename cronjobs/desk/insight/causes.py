@@ -1,4 +1,4 @@
-"""Group dead jobs by cause, commonest first. Only jobs that nobody has retried, cancelled or dismissed count."""
+"""Group dead jobs by cause, commonest first. Only jobs that nobody has retried or dismissed count."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _DEATH: Final = f"""SELECT j.id, {columns_shown("job_type", "error_type")},
 
 
 def newest_deaths(connection: Connection, most: int) -> Sequence[Row[Any]]:
-    """Return up to *most* open dead jobs (not retried, cancelled or dismissed), the last to die first."""
+    """Return up to *most* open dead jobs (not retried or dismissed), the last to die first."""
     # Do not also order by id, which is not in the index: without statistics PostgreSQL would sort every dead job.
     return run(connection, f"{_DEATH} WHERE {UNDEALT} ORDER BY j.finished_at DESC LIMIT :most", most=most).all()
 

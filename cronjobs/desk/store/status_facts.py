@@ -76,7 +76,7 @@ NEWEST_OF_EACH: Final = either(
 
 @dataclass(frozen=True)
 class Deaths:
-    """Open dead jobs (not retried, cancelled or dismissed): how many, at most DEATHS_COUNTED, and since when.
+    """Open dead jobs (not retried or dismissed): how many, at most DEATHS_COUNTED, and since when.
 
     ``newest`` are the ids of the jobs that died last, at most DEATHS_NAMED. ``last_of`` maps each job type to when the
     last of these jobs died. ``unknown_effects`` are the ids of jobs among them that began an effect whose outcome is

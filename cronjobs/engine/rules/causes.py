@@ -58,7 +58,7 @@ def cause_of(job_type: str, error_type: str | None, error: str | None) -> CauseN
 
 @dataclass(frozen=True)
 class Cause:
-    """The open dead jobs of one cause. Open means that nobody has retried, cancelled or dismissed the job.
+    """The open dead jobs of one cause. Open means that nobody has retried or dismissed the job.
 
     ``first_job_id`` and ``last_job_id`` are the smallest and the largest id. ``sample_job_id`` is the job that died
     last. ``new`` is True if no stored job had died of this cause before the last change of the configuration file.
