@@ -68,11 +68,11 @@ def unreachable(why: str, *, no_file: bool) -> Diagnosis:
 
 @dataclass(frozen=True)
 class Blocker:
-    """A session that holds a lock for which sessions of cronjobs have to wait.
+    """A session that holds a lock for which sessions of cronjobs have to wait, or because of which they pass jobs over.
 
     ``table``: the table of ours that it has locked as a whole, or None. ``since``: when its transaction began. If
-    ``is_wait``, this user may not see that, and ``since`` is when the first session began to wait for it. ``pid`` is 0
-    for a prepared transaction.
+    ``is_wait``, this user may not see that, and ``since`` is when the first session began to wait for it. If
+    ``jobs_only``, nobody waits for it, but it has locked or changed jobs. ``pid`` is 0 for a prepared transaction.
     """
 
     pid: int
@@ -82,6 +82,7 @@ class Blocker:
     since: datetime | None
     table: str | None
     is_wait: bool = False
+    jobs_only: bool = False
 
 
 def locks(blockers: Sequence[Blocker], now: datetime) -> Diagnosis:
@@ -89,7 +90,9 @@ def locks(blockers: Sequence[Blocker], now: datetime) -> Diagnosis:
     found = [each for each in blockers if each.since is None or now - each.since >= LONG_LOCK]
     if not found:
         return ok("no other session blocks cronjobs")
-    text = "other sessions hold locks for which ticks have to wait: " + listed([_blocker(each, now) for each in found])
+    text = "other sessions hold locks that make ticks wait, or pass jobs over: " + listed(
+        [_blocker(each, now) for each in found]
+    )
     first = next((each.pid for each in found if each.pid), 0)
     fix = (
         f'end that transaction: COMMIT or ROLLBACK in its session, or "SELECT pg_terminate_backend({first})" as its '
@@ -108,7 +111,8 @@ def _blocker(found: Blocker, now: datetime) -> str:
         *([found.state] if found.state else []),
         *([_since(found.since, now, is_wait=found.is_wait)] if found.since else []),
     ]
-    locked = f" has locked {found.table}" if found.table else ""
+    rows = " has locked or changed jobs" if found.jobs_only else ""
+    locked = f" has locked {found.table}" if found.table else rows
     return f"{who}{locked}" + (f" ({', '.join(facts)})" if facts else "")
 
 

@@ -51,33 +51,42 @@ _KEEPS_WRITERS_OUT: Final = "('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLo
 
 
 def blockers(connection: Connection) -> Sequence[Row[Any]]:
-    """Return the fields of a ``Blocker`` for each session that other sessions have to wait for.
+    """Return the fields of a ``Blocker`` for each session that makes ticks wait, or makes them pass jobs over.
 
     Such a session has locked one of our tables, or a session of cronjobs, or of a program that uses our tables, waits
-    for it. A session that itself waits is left out. Of the sessions of other users, an ordinary role sees neither the
-    state nor when the transaction began. Then the time is when the first session began to wait.
+    for it, or it has locked or changed jobs (claims skip locked rows, so nobody waits for it). A session that itself
+    waits is left out. Of the sessions of other users, an ordinary role sees neither the
+    state nor when the transaction began. Then the time is when the first session began to wait, and a session that has
+    only locked or changed jobs is left out.
     """
     return connection.execute(
         text(
             f"""
             WITH ours AS (SELECT to_regclass(name) AS oid FROM unnest(CAST(:names AS text[])) AS name),
             found AS (
-              SELECT l.pid, c.relname AS relation, CAST(NULL AS timestamptz) AS waits_since
+              SELECT l.pid, c.relname AS relation, CAST(NULL AS timestamptz) AS waits_since, false AS jobs_only
               FROM pg_locks l JOIN ours o ON o.oid = l.relation JOIN pg_class c ON c.oid = o.oid
               WHERE l.granted AND l.mode IN {_KEEPS_WRITERS_OUT}
               UNION ALL
-              SELECT b.pid, NULL, w.waitstart FROM pg_locks w JOIN pg_stat_activity a ON a.pid = w.pid
+              SELECT b.pid, NULL, w.waitstart, false FROM pg_locks w JOIN pg_stat_activity a ON a.pid = w.pid
                 CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) AS b(pid)
-              WHERE NOT w.granted AND (w.relation IN (SELECT o.oid FROM ours o) OR a.application_name = 'cronjobs'))
+              WHERE NOT w.granted AND (w.relation IN (SELECT o.oid FROM ours o) OR a.application_name = 'cronjobs')
+              UNION ALL
+              SELECT l.pid, NULL, NULL, true FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+              WHERE l.granted AND l.relation = to_regclass(:jobs) AND l.mode IN ('RowShareLock', 'RowExclusiveLock')
+                AND a.application_name <> 'cronjobs' AND a.xact_start IS NOT NULL)
             SELECT f.pid, a.usename AS "user", a.application_name AS application, a.state,
               coalesce(min(a.xact_start), min(f.waits_since)) AS since, max(f.relation) AS "table",
-              min(a.xact_start) IS NULL AS is_wait
+              min(a.xact_start) IS NULL AS is_wait, bool_and(f.jobs_only) AS jobs_only
             FROM found f LEFT JOIN pg_stat_activity a ON a.pid = f.pid
             WHERE f.pid <> pg_backend_pid()
               AND NOT EXISTS (SELECT 1 FROM pg_locks w WHERE w.pid = f.pid AND NOT w.granted)
             GROUP BY f.pid, a.usename, a.application_name, a.state ORDER BY 5 NULLS LAST, 1"""
         ),
-        {"names": [qualified(connection, name) for name in sorted(metadata.tables)]},
+        {
+            "names": [qualified(connection, name) for name in sorted(metadata.tables)],
+            "jobs": qualified(connection, "cronjobs_jobs"),
+        },
     ).all()
 
 

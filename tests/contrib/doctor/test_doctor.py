@@ -335,6 +335,25 @@ def test_a_session_that_locks_a_table_is_named(surgery: Surgery, table: str) -> 
 
 
 @on_postgresql
+@pytest.mark.parametrize(
+    "statement", ["SELECT 1 FROM cronjobs_jobs FOR UPDATE", "UPDATE cronjobs_jobs SET priority = 4"]
+)
+def test_a_session_whose_jobs_ticks_pass_over_is_named(surgery: Surgery, statement: str) -> None:
+    put(surgery.world.database, job_type="t.work")
+    with session_of(surgery.world.url, RUN, "psql") as session:
+        session.execute(statement.encode())
+        with surgery.world.database.read() as connection:
+            [found] = statements.blockers(connection)
+        pid = session.info.backend_pid
+    blocker = database_verdicts.Blocker(**found._mapping)
+    assert blocker.since is not None
+    assert database_verdicts.locks([blocker], blocker.since + timedelta(seconds=1)).status == "ok"
+    judged = database_verdicts.locks([blocker], blocker.since + MINUTE)
+    assert judged.status == "warning"
+    assert f"pid {pid} has locked or changed jobs (application psql, user {RUN}, idle in" in judged.text
+
+
+@on_postgresql
 def test_a_session_for_whose_rows_a_tick_waits_is_named(surgery: Surgery) -> None:
     def seen() -> Sequence[Row[Any]]:
         with surgery.world.database.read() as connection:
