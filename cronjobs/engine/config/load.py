@@ -137,8 +137,8 @@ def _secrets(
     These are all values that come from an env_file or a ``${…}``, and all variables whose names suggest a secret.
     """
     found = reading.secrets | long_enough(env_file.values()) | named_secrets(variables)
-    # Tables show the values of these keys, so the values are not masked.
-    public = {values.get(key) for key in ("project", "environment", "timezone", "schema")}
+    # Tables and messages show the values of these keys, so the values are not masked.
+    public = {str(values.get(key)) for key in ("project", "environment", "timezone", "schema", "log")}
     if is_public_url(variables[""]):
         # This URL contains no secret, and messages name the database by it, so do not mask it.
         public.add(variables[""])

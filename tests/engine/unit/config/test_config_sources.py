@@ -141,6 +141,14 @@ def test_what_comes_in_is_known_as_secret() -> None:
     }
 
 
+def test_the_path_of_the_log_is_no_secret() -> None:
+    """Messages name the log that cannot be written. The other values of the same env_file stay masked."""
+    Path(".env").write_text("LOG=/srv/shop/shared/tick.log\nSMTP_PASSWORD=from-env-file\n")
+    found = read("database: sqlite:///x.db\nenv_file: .env\nlog: ${LOG}")
+    assert found.log == Path("/srv/shop/shared/tick.log")
+    assert found.secrets == {"from-env-file"}
+
+
 @pytest.mark.parametrize(
     "text",
     [
