@@ -52,7 +52,7 @@ def ask_database(settings: Settings, known: JobTypes | None) -> Live:
         settings = at_their_pace(connection, settings)
         health = look(connection, settings, known or JobTypes())
     found = judge(health, settings)
-    ours = {row_of(*fault) for fault in faults_here(health.faults, settings.problems)}
+    ours = {row_of(*fault) for fault in faults_here(health.faults, (*settings.problems, *health.log))}
     elsewhere = [each for each in found if each.kind == "config" and each.subject and not ours.issuperset(wrong(each))]
     # Skip each finding whose cause is a fault in a configuration file or its code, since the fault itself is reported.
     # For this host's faults, however, ``check`` does not report the schedules that wait because of them. So keep the

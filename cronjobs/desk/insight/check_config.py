@@ -23,6 +23,7 @@ from cronjobs.engine.config.settings import START_UP as BUSY_START_UP
 from cronjobs.engine.config.settings import JobTypeSettings, RunSettings, ScheduleSettings, Settings
 from cronjobs.engine.crontime.timing import CronTiming, clock_changes, timing
 from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.host.files import why_unwritable
 from cronjobs.engine.jobs.job_types import Fault, JobType, JobTypes
 from cronjobs.engine.jobs.registry import Registration
 from cronjobs.errors import CronjobsError, Problem
@@ -124,6 +125,11 @@ class TimeoutTooLong(NamedTuple):
 def never_begin(settings: Settings, known: JobTypes) -> list[TimeoutTooLong]:
     """Return the job types whose jobs never start, since their timeouts fit no tick."""
     return list(_timeouts(_Place(settings, settings.file.name), settings, known))
+
+
+def log_problem(settings: Settings) -> Problem | None:
+    """Return why this user cannot write the log, or None."""
+    return _log_problem(_Place(settings, settings.file.name), settings)
 
 
 @dataclass(frozen=True)
@@ -374,8 +380,8 @@ def _command_fault(settings: Settings, entry: JobTypeSettings, environ: Mapping[
 
 
 def _files(place: _Place, settings: Settings) -> Iterator[Problem]:
-    if settings.log is not None and (fault := _unwritable(settings.log)):
-        yield place.problem(fault, "log")
+    if (problem := _log_problem(place, settings)) is not None:
+        yield problem
     if not settings.database:
         if settings.database_unset:
             yield place.problem(settings.database_unset, "database")
@@ -388,25 +394,15 @@ def _files(place: _Place, settings: Settings) -> Iterator[Problem]:
     except CronjobsError as error:
         yield place.problem(str(error), "database")
         return
-    if address.is_sqlite and (fault := _unwritable(Path(str(address.url.database)), beside=True)):
+    if address.is_sqlite and (fault := why_unwritable(Path(str(address.url.database)), beside=True)):
         yield place.problem(fault, "database")
     if not address.is_sqlite and find_spec("psycopg") is None:
         yield place.problem("this needs the PostgreSQL driver: pip install 'cronjobs[postgres]'", "database")
 
 
-def _unwritable(file: Path, *, beside: bool = False) -> str | None:
-    """Return why *file* cannot be written, or None. *beside*: whether SQLite also creates files next to it."""
-    if not file.parent.is_dir():
-        return f"there is no folder {file.parent}"
-    if file.is_symlink() and not beside:
-        return f"{file} is a symbolic link, which cronjobs does not follow: name the file itself"
-    if file.exists() and not file.is_file():
-        return f"{file} is not a file"
-    if file.exists() and not os.access(file, os.W_OK):
-        return f"{file} is not writable by this user"
-    if (beside or not file.exists()) and not os.access(file.parent, os.W_OK | os.X_OK):
-        return f"this user cannot create files in {file.parent}"
-    return None
+def _log_problem(place: _Place, settings: Settings) -> Problem | None:
+    fault = None if settings.log is None else why_unwritable(settings.log)
+    return None if fault is None else place.problem(fault, "log")
 
 
 # --- notes ------------------------------------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ def _config(
 ) -> Iterator[Finding]:
     """Find faults in the file here, and the faults that other hosts' ticks recorded about their own files."""
     here = [(fault.where, fault.what, f"{fault.where}: {fault.what}") for fault in health.faults]
-    here += [(problem.path, problem.message, str(problem)) for problem in settings.problems]
+    here += [(problem.path, problem.message, str(problem)) for problem in (*settings.problems, *health.log)]
     types, late = dict(same.hosts.get("", {})), dict(same.entries.get("", {}))
     recorded, hosts = _recorded(dict(as_noted(where, what) for where, what, _ in here), health, at_work)
     closed = {limit.prefix: jobs for limit, jobs in health.waiting.limited.items() if limit.most == 0}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.check_config import misfits, never_begin
+from cronjobs.desk.insight.check_config import log_problem, misfits, never_begin
 from cronjobs.desk.insight.findings_of_extras import findings_of_extras
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.judged_types import judged_types, unknown_schedules, unknown_since
-from cronjobs.desk.insight.same_cause import without_room
+from cronjobs.desk.insight.same_cause import recorded_faults, without_room
 from cronjobs.desk.insight.schedule_facts import really_next
 from cronjobs.desk.insight.slow_runs import slow_runs
 from cronjobs.desk.insight.slow_types import slow_types
@@ -27,6 +28,8 @@ from cronjobs.engine.store.acks import acks_in_force
 from cronjobs.engine.store.crashing_types import crashing
 from cronjobs.engine.store.misfits import waiting_misfits
 from cronjobs.engine.store.sql import database_now
+from cronjobs.engine.tick.result import as_noted
+from cronjobs.errors import Problem
 
 RUNNING_SHOWN: Final = 50
 NEXT_SHOWN: Final = 5
@@ -67,6 +70,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         schedules=surveyed,
         next=_next(connection),
         faults=types.faults,
+        log=_log_problem(settings, last_ticking(last_ticks, now, every)),
         schedule_misfits=misfits(settings, types),
         never_begin=never_begin(settings, types),
         silent=silent_hosts(connection, last_ticks, now, every),
@@ -82,6 +86,18 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
     for (queue, _), jobs in without_room(health, every).items():
         waiting.of(queue).late -= jobs
     return health
+
+
+def _log_problem(settings: Settings, last_ticks: Sequence[Mapping[str, Any]]) -> tuple[Problem, ...]:
+    """Return why the log here cannot be written, but only if a tick recorded the same.
+
+    Ticks may run as a user who may write the log, while the user of this process may not.
+    """
+    problem = log_problem(settings)
+    if problem is None:
+        return ()
+    fault = as_noted(problem.path, problem.message)
+    return (problem,) if any(fault in recorded_faults(tick).items() for tick in last_ticks) else ()
 
 
 def _next(connection: Connection) -> list[tuple[datetime, str]]:

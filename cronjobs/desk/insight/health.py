@@ -40,6 +40,7 @@ class Health:
     # The schedules to fire next. There are at most gathering.NEXT_SHOWN.
     next: list[tuple[datetime, str]]
     faults: tuple[Fault, ...] = field(default=())
+    log: tuple[Problem, ...] = ()  # why ticks cannot write the log that the file here names, or ()
     # Each item is a job type, and a payload in the file here that does not fit the type's handler.
     schedule_misfits: list[tuple[str, Problem]] = field(default_factory=list)
     never_begin: list[TimeoutTooLong] = field(default_factory=list)  # timeouts in the file here that fit no tick

@@ -307,7 +307,7 @@ def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]
 
 def _places(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
     """Map hosts ("" for this host) to the unusable parts of their file and code, which ``config`` also reports."""
-    here = tuple(where for where, _ in faults_here(health.faults, settings.problems))
+    here = tuple(where for where, _ in faults_here(health.faults, (*settings.problems, *health.log)))
     return ({"": here} if here else {}) | {
         tick["host"]: tuple(recorded_faults(tick)) for tick in others_at_fault(health, settings)
     }
@@ -321,7 +321,7 @@ def faults_here(faults: Iterable[Fault], problems: Iterable[Problem]) -> list[tu
 
 def others_at_fault(health: Health, settings: Settings) -> list[Mapping[str, Any]]:
     """Return the ticks of ``last_ticking`` that recorded faults other than those here."""
-    here = dict(starmap(as_noted, faults_here(health.faults, settings.problems)))
+    here = dict(starmap(as_noted, faults_here(health.faults, (*settings.problems, *health.log))))
     last = health.last_ticking(settings.run.every)
     # If no tick starts with the file here, this host's last tick recorded the faults of an earlier file.
     none_starts = settings.broken and not health.ticking(settings.run.every)

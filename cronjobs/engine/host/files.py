@@ -10,6 +10,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from cronjobs.engine.host.caller import os_user
+
 LONGEST_TEXT: Final = 1 << 20
 
 
@@ -55,6 +57,23 @@ def require_replaceable(file: Path) -> None:
         return
     if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
         raise OSError(errno.EINVAL, "this is not a regular file")
+
+
+def why_unwritable(file: Path, *, beside: bool = False) -> str | None:
+    """Return why *file* cannot be written, or None. *beside*: whether SQLite also creates files next to it."""
+    # Unlike the methods of Path, these functions raise no error if this user may not look into a folder.
+    is_there = os.path.exists(file)  # noqa: PTH110
+    if not os.path.isdir(file.parent):  # noqa: PTH112
+        return f"there is no folder {file.parent}"
+    if os.path.islink(file) and not beside:  # noqa: PTH114
+        return f"{file} is a symbolic link, which cronjobs does not follow: name the file itself"
+    if is_there and not os.path.isfile(file):  # noqa: PTH113
+        return f"{file} is not a file"
+    if is_there and not os.access(file, os.W_OK):
+        return f"{file} is not writable by user {os_user()}"
+    if (beside or not is_there) and not os.access(file.parent, os.W_OK | os.X_OK):
+        return f"user {os_user()} cannot create files in {file.parent}"
+    return None
 
 
 def names_in(folder: Path) -> list[str]:

@@ -91,6 +91,7 @@ def run_tick(given: TickOptions) -> NoReturn:
             unreported=unreported,
             start=armed.start,
             spool=spool,
+            log_unopened=reporter.log.unopened,
         )
         result = tick.run()
     except CronjobsError as error:
@@ -114,12 +115,17 @@ def run_tick(given: TickOptions) -> NoReturn:
         # The problem of the key that disables other entries is mailed once, not once for each entry.
         if not problem.message.startswith(DISABLED):
             mail.trouble(str(problem))
+    if reporter.log.fault is not None:
+        mail.trouble(reporter.log.fault)
     if not talk:
         mail.print_causes(reporter)
     mail.send(knows_code=tick.knows_the_code, left_row=tick.row.written)
     unreported.end()
     if code == 0 and fires and not mail.said and not talk and not given.as_json:
         tick.leave_inputs()
+    if reporter.log.fault is not None:
+        # The next tick has to look at the log again, so that its row says whether the fault has ended.
+        tick.forget_inputs()
     if given.wait and tick.long_jobs:
         if talk:
             reporter.outlet.say(

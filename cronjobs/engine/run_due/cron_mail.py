@@ -253,8 +253,6 @@ class CronMail:
                     self._about[event.cause or line] = DATABASE
                 if event.name == "alert.not_sent":
                     self._channels[event.cause or line] = _channel(event)
-        if reporter.log.fault:
-            self.trouble(reporter.log.fault)
 
     def _command(self, fault_of_code: events.Event) -> str:
         # The tick refuses the whole file, although each of its entries is good.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cronjobs import events, masking
 from cronjobs.clock import SYSTEM
-from cronjobs.engine.host.files import open_regular
+from cronjobs.engine.host.files import open_regular, why_unwritable
 from cronjobs.text import visible
 
 if TYPE_CHECKING:
@@ -27,13 +27,15 @@ class Log:
         self._descriptor: int | None = None
         self._json = file is not None and file.suffix == ".jsonl"
         self.fault: str | None = None
+        self.unopened: str | None = None  # why the file could not be opened, in the words of "cronjobs check"
         if file is not None:
             try:
                 # Without O_NOFOLLOW, somebody could place a link in a shared folder, and make us append to another
                 # file.
                 self._descriptor = open_regular(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
             except OSError as error:
-                self.fault = f"log {file} cannot be written: {error.strerror}"
+                self.unopened = why_unwritable(file) or error.strerror
+                self.fault = f"log {file} cannot be written: {self.unopened}"
 
     def write(self, event: events.Event, traceback: str | None = None) -> None:
         """Add a line for *event*.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs import events
+from cronjobs import events, masking
 from cronjobs.engine.database.retrying import first_look
 from cronjobs.engine.probe import timer
 from cronjobs.engine.probe.idle_conditions import CLOCK_SKEW_S
@@ -60,6 +60,8 @@ class Tick(TickContext):
         result.faults += len(self.settings.problems)
         result.options = self.limits.options()
         result.broken = {problem.path: problem.message for problem in self.settings.problems}
+        if self.log_unopened is not None:
+            result.broken["log"] = masking.hide(self.log_unopened)
         self.database.give_up_at = self.deadline
         with self._signals():
             self.seen = seen = first_look(self._look, self.clock)
@@ -266,6 +268,13 @@ class Tick(TickContext):
 
         if self.start is not None and self.seen is not None:
             idle_inputs.leave(self.start, self.settings, self.database.address, self.seen, self.spool)
+
+    def forget_inputs(self) -> None:
+        """Let the next tick of this command line be a full tick."""
+        from cronjobs.engine.host.state_folder import State
+
+        if self.start is not None:
+            State().take(self.start.name)
 
     @property
     def knows_the_code(self) -> bool:

@@ -254,7 +254,7 @@ def test_a_folder_that_cannot_be_written_is_found(project: Project, monkeypatch:
     project.write()
     access = os.access  # tests may run as root, who may write everywhere, so ``access`` answers as for another user
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK and access(path, mode))
-    assert "this user cannot create files in" in project.call("check").out
+    assert " cannot create files in " in project.call("check").out
 
 
 # --- notes ------------------------------------------------------------------------------------------------------------
