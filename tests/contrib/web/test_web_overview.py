@@ -37,7 +37,7 @@ def test_what_runs_is_shown_with_how_far_it_has_come(rows: Rows, browser: Browse
     [bar] = [given for tag, given in reply.elements if tag == "progress"]
     assert bar["aria-label"] == f"progress of job {oldest}"
     assert f"Running {oldest} mail.send for 1m40s on web1 60 of 120 (50 %) about 1m40s left" in reply.words
-    assert f"{over} mail.send for 1m30s on web1 lease ended" in reply.words
+    assert f"{over} mail.send for 1m30s on web1 OVERDUE: lease ended 5s ago" in reply.words
     assert "asked to stop" in reply.words
     assert "and 2 more" in reply.words
     assert "/jobs?status=running" in reply.addresses()

@@ -102,6 +102,17 @@ def test_a_tick_whose_process_is_gone_is_not_at_work(
     assert "at work" not in shown
 
 
+def test_a_job_whose_runner_is_gone_is_marked_wherever_it_is_listed_as_running(
+    rows: Rows, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows.job(status="running", started_at=ago(seconds=4))
+    for gone in (False, True):
+        monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_, answer=gone: answer)
+        for page in ("/", "/hosts", "/jobs"):
+            shown = browser.get(page).words
+            assert ("the runner's process is gone" in shown) is gone, page
+
+
 def test_without_a_total_there_are_words_and_no_bar(rows: Rows, browser: Browser) -> None:
     rows.job(status="running", started_at=ago(seconds=100), progress={"done": 1200, "ran_s": 90})
     rows.job(status="running")

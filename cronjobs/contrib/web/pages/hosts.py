@@ -22,12 +22,12 @@ RUNNING: Final = 50
 
 
 def hosts(connection: Connection, view: View, _types: JobTypes) -> str:
-    now = view.times.now
+    now, holders = view.times.now, Holders()
     running = workload.running_jobs(connection, RUNNING)
     return view.page(
         "hosts.html",
         hosts=last_ticks(connection, view),
-        running=[(job, job.locked_until - now) for job in running],
+        running=[(job, holders.lease(dict(job._mapping), view.times)) for job in running],
         progress=progress_by_id(running, tailing.progress_of(connection, [job.id for job in running]), now),
         ticks=_described(explaining.newest_ticks(connection, TICKS), view),
         entries=trail.entries(connection, limit=ENTRIES)[::-1],

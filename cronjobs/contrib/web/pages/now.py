@@ -15,6 +15,7 @@ from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.formatting import pause_text
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import queue_trends, trend_of
+from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.waiting import Queue
 from cronjobs.desk.store import tailing
 
@@ -40,11 +41,11 @@ def now_sections(connection: Connection, health: Health, view: View) -> dict[str
     The template shows the jobs that have been running longest, the queues that have been waiting longest, the schedules
     that are due next, and the pauses in force.
     """
-    running = [SimpleNamespace(**each) for each in health.running[:RUNNING]]
+    running, holders = [SimpleNamespace(**each) for each in health.running[:RUNNING]], Holders()
     reported = tailing.progress_of(connection, [job.id for job in running])
     waiting = _waiting(connection, health)
     return {
-        "running": running,
+        "running": [(job, holders.lease(vars(job), view.times)) for job in running],
         "more_running": health.running_total - len(running),
         "progress": progress_by_id(running, reported, view.times.now),
         "waiting": waiting,
