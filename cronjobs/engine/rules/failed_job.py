@@ -62,7 +62,7 @@ def absolute(command: str, config: Path) -> str:
     if words == command:
         return one_line(command, COMMAND)
     script = Path(sys.executable).with_name("cronjobs")
-    program = [str(script)] if script.exists() else [sys.executable, "-m", "cronjobs"]
+    program = [str(script)] if script.exists() else [sys.executable, "-P", "-m", "cronjobs"]
     return one_line(f"{shlex.join([*program, '--config', str(config.absolute())])} {words}", COMMAND)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+
+import pytest
 
 from cronjobs.engine.rules.failed_job import absolute, described, error_line, last_own_line
 from cronjobs.errors import EffectUnknown
@@ -31,3 +34,11 @@ def test_the_command_that_settles_an_effect_can_be_typed_in_any_folder() -> None
     file = Path("/srv/shop/cronjobs.yaml")
     job = described(6, "shop.pay", "EffectUnknown", str(EffectUnknown("invoice-email:6")), None, file)
     assert f"{absolute('cronjobs effects settle invoice-email:6 done', file)} (or not-done)" in error_line(job)
+
+
+def test_a_command_without_a_script_imports_nothing_from_the_folder_in_which_it_is_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    said = absolute("cronjobs jobs show 5", Path("/srv/shop/cronjobs.yaml"))
+    assert said == f"{tmp_path}/python -P -m cronjobs --config /srv/shop/cronjobs.yaml jobs show 5"
