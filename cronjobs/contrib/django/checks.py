@@ -18,6 +18,7 @@ from cronjobs.contrib.django.connections import VENDORS
 from cronjobs.engine.config.django_project import APP, alias, config_file, database_url, in_tests, other_module
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.reader import FieldError
+from cronjobs.engine.config.sources import read_file
 from cronjobs.engine.database.address import Address, parse_url
 from cronjobs.engine.database.tables import meta
 from cronjobs.errors import CronjobsError
@@ -25,6 +26,23 @@ from cronjobs.errors import CronjobsError
 KEYS: Final = ("config", "database")
 LABEL: Final = "cronjobs"
 PAGES: Final = "cronjobs"  # the URL name of the pages, in urls.py
+
+
+@register
+def file_is_read(app_configs: Any, **_: Any) -> list[CheckWarning]:
+    """Check that the configuration file that the settings name exists and is YAML.
+
+    "cronjobs check" reports all other faults in the file.
+    """
+    file = config_file(settings)
+    if in_tests() or file is None:
+        return []
+    flaws = read_file(file, {})[1]
+    if not flaws:
+        return []
+    hint = 'Correct the file, or name another one: CRONJOBS = {"config": BASE_DIR / "cronjobs.yaml"}'
+    said = f"ticks cannot use the configuration file that CRONJOBS names: {flaws[0]}"
+    return [CheckWarning(said, hint=hint, id="cronjobs.W006")]
 
 
 @register
@@ -39,7 +57,7 @@ def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
         ticks = load(config_file(settings), environ=os.environ, only_database=True)
         djangos = parse_url(database_url())
         theirs = parse_url(ticks.database)
-    except (CronjobsError, FieldError):  # "cronjobs check" reports faults in the file
+    except (CronjobsError, FieldError):  # file_is_read() and "cronjobs check" report faults in the file
         return []
     said = other_module(ticks, getattr(settings, "SETTINGS_MODULE", None))
     found = [CheckWarning(said, id="cronjobs.W004")] if said else []

@@ -236,6 +236,32 @@ def test_djangos_check_warns_of_a_router_that_keeps_our_tables_out(sqlite_url: s
 
 
 @pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (None, "there is no such file"),
+        ("database: [\n", "cronjobs.yaml:"),
+        ("", "the file is empty"),
+        ("nonsense: 1\n", None),  # "cronjobs check" reports it
+    ],
+)
+def test_check_warns_of_a_file_that_no_tick_can_use(
+    written: str | None, said: str | None, folder: Path, sqlite_url: str
+) -> None:
+    from cronjobs.contrib.django.checks import file_is_read
+
+    file = folder / "cronjobs.yaml"
+    file.unlink(missing_ok=True)
+    if written is not None:
+        file.write_text(written)
+    with django_project(sqlite_url, CRONJOBS={"config": file}):
+        found = file_is_read(None)
+        assert [each.id for each in found] == (["cronjobs.W006"] if said else [])
+        assert all(f"CRONJOBS names: {file}" in each.msg and str(said) in each.msg for each in found)
+    with django_project(sqlite_url):
+        assert file_is_read(None) == []
+
+
+@pytest.mark.parametrize(
     ("written", "ids"),
     [
         ("database: sqlite:///other.db\n", ["cronjobs.W001"]),
