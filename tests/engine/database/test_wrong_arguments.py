@@ -174,6 +174,8 @@ MISSPELT: list[tuple[Callable[..., Any], str]] = [
         "job() has no argument 'max_attempts': write retry=RetryPolicy(max_attempts=…)",
     ),
     (lambda: ANY.job("t.x", timout="5s"), "job() has no argument 'timout', did you mean 'timeout'?"),
+    (lambda: ANY.enqueue(0, "t.x", eta=1), "enqueue() has no argument 'eta', did you mean 'run_at'?"),
+    (lambda: ANY.enqueue(0, "t.x", countdown=1), "enqueue() has no argument 'countdown', did you mean 'delay'?"),
     (lambda: ANY.enqueue(0, "t.x", prioritty=1), "enqueue() has no argument 'prioritty', did you mean 'priority'?"),
     (
         lambda: ANY.enqueue_many(0, "t.x", [], dellay=1),
