@@ -242,6 +242,8 @@ class CrontabArgs:
         file = config_file(context, config)
         settings = configuration.load(file, environ=os.environ, need_database=False)
         python = program.interpreter()
+        if (mixed := program.mixed_release(python, file)) is not None:
+            complain(mixed)
         return cls(
             file=file,
             interpreter=python,

@@ -90,6 +90,25 @@ def interpreter() -> Path:
     return absolute(Path(sys.executable))
 
 
+def mixed_release(python: Path, config: Path) -> str | None:
+    """Return a warning if only one of two absolute paths uses a symlink that a deploy moves, or None.
+
+    For example, *python* is in ``/srv/current/.venv``, ``/srv/current`` is a symlink to ``/srv/releases/1``, and
+    *config* is in ``/srv/releases/1``.
+    """
+    for linked, fixed in ((python, config), (config, python)):
+        for folder in linked.parents:
+            release = folder.resolve()
+            if folder.is_symlink() and fixed.is_relative_to(release) and not release.is_relative_to(folder):
+                better = folder / fixed.relative_to(release)
+                return (
+                    f"the line names {linked} through the symlink {folder}, which leads to {release}, but it names "
+                    f"{fixed} without that symlink: after the next deploy, the line still uses this file of the old "
+                    f"release. Give the path {better} instead"
+                )
+    return None
+
+
 def read() -> str:
     """Return the invoking user's crontab, or "" if there is none. Raises CrontabMissing or CrontabFailed."""
     done = _crontab("-l")

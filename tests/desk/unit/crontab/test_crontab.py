@@ -215,6 +215,23 @@ def test_a_relative_path_keeps_the_symlink_that_the_user_stands_in(
     assert program.absolute(Path("cronjobs.yaml")) == tmp_path / "releases" / "17" / "cronjobs.yaml"
 
 
+def test_a_line_with_paths_of_the_link_and_of_its_release_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "releases" / "1" / ".venv" / "bin").mkdir(parents=True)
+    current, release = tmp_path / "current", tmp_path / "releases" / "1"
+    current.symlink_to("releases/1")
+    python, file = Path(".venv/bin/python"), Path("cronjobs.yaml")
+    for linked, fixed in ((current / python, release / file), (current / file, release / python)):
+        by_name = {each.name: each for each in (linked, fixed)}
+        said = program.mixed_release(by_name["python"], by_name["cronjobs.yaml"])
+        assert said is not None
+        assert f"but it names {fixed} without that symlink" in said
+        assert said.endswith(f"Give the path {current / fixed.relative_to(release)} instead")
+    for one in (current, release):
+        assert program.mixed_release(one / python, one / file) is None
+    assert program.mixed_release(Path("/usr/bin/python3"), current / file) is None
+    assert program.mixed_release(tmp_path / "venv" / "bin" / "python", current / file) is None
+
+
 def test_an_absolute_path_needs_no_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
