@@ -1370,6 +1370,13 @@ MUTANTS = (
         (PROCESS_ALERTS,),
     ),
     Mutant(
+        "what waits for another try keeps waiting once the channel works",
+        "cronjobs/contrib/alerts/alert_rounds.py",
+        "store.try_again_now(connection, due[0].state.channel, now)",
+        "pass",
+        (f"{ALERT}::test_a_channel_that_works_again_gets_at_once_all_that_waits_for_another_try",),
+    ),
+    Mutant(
         "who records a death does not let the next tick look",
         "cronjobs/engine/tick/turn.py",
         "killed before its end.\n            look_soon(connection)",

@@ -150,7 +150,7 @@ class Alerting:
 
         Messages are leased, sent outside any transaction, then marked as sent or failed. If the process dies between
         sending and marking, the message is sent again after its lease expires. If there is no time, the next tick sends
-        the messages.
+        the messages. Once a message is delivered, the channel's messages that wait for another try are sent too.
         """
         with self.database.read() as connection:
             names = store.due_channels(connection) & self.channels.keys()
@@ -162,6 +162,7 @@ class Alerting:
             return
         leased = self._lease(names, min(PATIENCE_S, spare_s))
         answers: list[tuple[Sequence[DueAlert], str | None]] = []
+        delivered = False
         for name, error in deliver(self._messages(leased), self.channels, self.settings, min(CHANNEL_S, left_s())):
             self.emit(
                 events.alert_sent(name, len(leased[name]))
@@ -169,10 +170,13 @@ class Alerting:
                 else events.alert_not_sent(name, len(leased[name]), error)
             )
             answers.append((leased[name], error))
+            delivered |= error is None
             # If the database fails here, keep sending. The next call of _mark_all tries to mark this channel again.
             with suppress(DatabaseError):
                 self._mark_all(answers)
         self._mark_all(answers)
+        if delivered:
+            self.send(left_s)
 
     def _lease(self, names: Collection[str], patience_s: float) -> dict[str, list[DueAlert]]:
         """Lease the due messages, except those that another process is sending. Return them by channel."""
@@ -215,6 +219,8 @@ class Alerting:
                 else:
                     again = decide.after_failing(alert, now)
                     store.mark_failed(connection, alert, self.me, now, next_at=again, error=error)
+            if error is None and due:
+                store.try_again_now(connection, due[0].state.channel, now)
 
 
 def jobs_behind(connection: Connection, alerts: Sequence[DueAlert], why: Sequence[Cause]) -> dict[int, list[FailedJob]]:

@@ -233,6 +233,17 @@ def mark_failed(connection: Connection, alert: DueAlert, locked_by: str, now: da
     )
 
 
+def try_again_now(connection: Connection, channel: str, now: datetime) -> None:
+    """Make the messages due that wait for another try on *channel*."""
+    run(
+        connection,
+        f"""UPDATE {ALERTS} SET due_at = :now
+           WHERE channel = :channel AND failures > 0 AND due_at > :now AND locked_until IS NULL""",
+        channel=channel,
+        now=now,
+    )
+
+
 def _whose(alert: DueAlert, locked_by: str) -> dict[str, Any]:
     return {"finding_id": alert.episode.id, "channel": alert.state.channel, "locked_by": locked_by}
 

@@ -42,6 +42,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.execution import strays
 from cronjobs.engine.store.acks import StoredAck, put_ack
 from cronjobs.engine.store.alerts import look_soon
+from cronjobs.engine.store.schedules import pause
 from cronjobs.engine.tick.mail_throttle import Alarm, away_name
 from cronjobs.errors import DatabaseBusy, DatabaseError, Problem
 
@@ -166,6 +167,28 @@ def test_a_server_that_is_down_gets_it_later_and_is_a_finding_until_then(
     ][2:]
     assert ("/again", "dead", False) in later
     assert ("/", "alert:down", True) in later
+
+
+def test_a_channel_that_works_again_gets_at_once_all_that_waits_for_another_try(
+    database: Database, tmp_path: Path, web: Web
+) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web, severity="warning")))
+    web.status = 503
+    stage.kill_a_job()
+    stage.minutes(10)  # by now the next try is minutes away
+    web.status = 200
+    before = len(web.got)
+    stage.minutes(1)
+    assert len(web.got) == before, "the death waits for its next try"
+    with database.write() as connection:
+        two_days_ago = database.clock.now() - 48 * HOUR
+        pause(connection, scope="queue", name="mail", until=None, by="ada", why="deploy", now=two_days_ago)
+        look_soon(connection)
+    stage.minutes(1)
+    told = [[each["finding"] for each in message["findings"]] for message in web.messages[before:]]
+    assert told == [["pause:queue/mail"], ["dead"]]
+    stage.minutes(3)
+    assert [row.finding for row in stage.rows(tables.findings) if row.ended_at is None] == ["dead", "pause:queue/mail"]
 
 
 @pytest.mark.parametrize("status", [302, 403, 500])
