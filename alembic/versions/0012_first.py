@@ -308,6 +308,12 @@ def index_jobs() -> None:
         "finished_at",
         "status = 'dead' AND finished_at IS NOT NULL AND (dismissed_at IS NULL OR dismissed_at < finished_at)",
     )
+    index(
+        "jobs_cancelled",
+        table,
+        "finished_at",
+        "status = 'cancelled' AND finished_at IS NOT NULL AND cancel_requested_at IS NOT NULL",
+    )
     index("jobs_exec", table, "job_type run_at id", "substr(job_type, 1, 5) = 'exec:' AND started_at IS NOT NULL")
     index("jobs_released_key", table, "released_key", "released_key IS NOT NULL")
 

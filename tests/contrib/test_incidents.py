@@ -47,7 +47,7 @@ from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.run_due import cron_mail as report
 from cronjobs.engine.run_due.cron_mail import CronMail
 from cronjobs.engine.schedules.backfill import backfill, trigger
-from cronjobs.engine.store import operating, schedules
+from cronjobs.engine.store import effects, operating, schedules
 from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.engine.store.sql import database_now
@@ -189,6 +189,29 @@ def a_death(world: World) -> None:
     world.put(max_attempts=1)
     world.minutes(1)
     world.broken = False
+
+
+def cancelled_in_an_effect(world: World) -> None:
+    now = world.clock.now()
+    ended = {"started_at": now, "cancel_requested_at": now, "finished_at": now, "attempts": 1}
+    job_id = world.put(status="cancelled", **ended)
+    for key in ("capture:7", f"job:{job_id}:step:render"):
+        world.change(insert(tables.effects).values(key=key, job_id=job_id, attempt=1, begun_at=now))
+    world.minutes(1)
+
+
+def effect_settled(world: World) -> None:
+    [found] = world.found()
+    assert "nobody knows whether the effect capture:7 of job 1 happened" in found.text
+    with world.database.write() as connection:
+        effects.settle(connection, "capture:7", None)
+    world.minutes(1)
+
+
+def cancelled_job_retried(world: World) -> None:
+    with world.database.write() as connection:
+        operating.retry(connection, [1], OperatorAction("retry", "ada", "alpha", None))
+    world.minutes(1)
 
 
 def a_death_last_night(world: World) -> None:
@@ -779,6 +802,8 @@ INCIDENTS = [
     Incident("a dismissed job died again", died_again, "dead", World.dismiss, code=1, mail="a job is dead"),
     Incident("a payload that cannot be read", unreadable, "dead", World.dismiss, code=1, mail="a job is dead"),
     Incident("a job killed its tenth runner", lost_for_good, "dead", World.dismiss, code=1, mail="a job is dead"),
+    Incident("a job cancelled in an effect", cancelled_in_an_effect, "effect", effect_settled),
+    Incident("a job cancelled in an effect, and retried", cancelled_in_an_effect, "effect", cancelled_job_retried),
     Incident("a schedule's last three runs failed", failing, "failing", healed),
     Incident("no tick for four minutes", lambda w: w.later("4m", ticks=False), "no_tick", NOTHING),
     Incident("no tick for a night", lambda w: w.later("2h", ticks=False), "no_tick", NOTHING),
@@ -960,6 +985,7 @@ def test_an_incident_is_reported_until_it_is_over(
 ON_POSTGRESQL = {
     "a run hangs, and later ones give way",
     "a job died eight hours ago",
+    "a job cancelled in an effect",
     "a schedule's last three runs failed",
     "runs missed in an outage",
 } | {

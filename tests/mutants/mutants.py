@@ -1377,6 +1377,13 @@ MUTANTS = (
         (f"{ALERT}::test_a_channel_that_works_again_gets_at_once_all_that_waits_for_another_try",),
     ),
     Mutant(
+        "the effect of a job that was cancelled while it ran is no finding",
+        "cronjobs/desk/insight/findings_of_work.py",
+        "    yield from _cut_off(health)\n",
+        "",
+        (f"{INCIDENTS}[a job cancelled in an effect]",),
+    ),
+    Mutant(
         "who records a death does not let the next tick look",
         "cronjobs/engine/tick/turn.py",
         "killed before its end.\n            look_soon(connection)",

@@ -148,11 +148,17 @@ def _report_asked(operation: Operation, ids: Collection[int]) -> None:
     with operation.database.read() as connection:
         now = database_now(connection)
         held = operating.held(connection, ids)
+        performed = effects.performed_by(connection, ids)
     asked = "is running: it will be asked to stop at its runner's next heartbeat"
     for job_id in ids:
         lease_s = held[job_id].lease_s if job_id in held else None
         within = "" if lease_s is None else f", within {rough(timedelta(seconds=heartbeat_s(lease_s)))}"
-        operation.report([job_id], asked + within)
+        doubt = ""
+        if job_id in performed:
+            doubt = (
+                f". If it stops before its effect {safe(performed[job_id])} ends, nobody knows whether that happened"
+            )
+        operation.report([job_id], asked + within + doubt)
     left = [job_id for job_id, holding in held.items() if not holding.permitted(now)]
     operation.report(
         [job_id for job_id in left if held[job_id].locked_until < now],

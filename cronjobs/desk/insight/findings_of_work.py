@@ -49,6 +49,7 @@ from cronjobs.engine.tick.not_started import (
     TOO_SHORT,
 )
 from cronjobs.model import duration_text, rough
+from cronjobs.text import one_line
 
 NEARLY_FULL: Final = 0.8
 _WHEN_FULL: Final = {
@@ -87,6 +88,7 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
         command = typed("cronjobs jobs list --status failed --type", failing.job_type)
         yield Finding("failing_type", text, since=failing.since, command=command, subject=failing.job_type)
     yield from _deaths(health, same)
+    yield from _cut_off(health)
     if (gone := health.watch.given_up.get(PRUNED)) is not None:
         what = given_up_text(gone, "dead job")
         were = "was" if what.startswith("1 ") else "were"
@@ -313,6 +315,24 @@ def _unknown_effects(jobs: Sequence[int]) -> Iterator[str]:
         if len(jobs) > 1:
             unknown = f"for {len(jobs):,} of them, such as job {jobs[0]}, nobody knows whether an effect happened"
         yield f'{unknown} (for details, run "cronjobs explain {jobs[0]}")'
+
+
+def _cut_off(health: Health) -> Iterator[Finding]:
+    if not (found := health.watch.cut_off):
+        return
+    last = found[0]
+    effect = f"whether the effect {one_line(last.key, 200)} of job {last.id} happened"
+    more = f", and the same is true of {counted(len(found) - 1, 'more job')}" if len(found) > 1 else ""
+    text = f"nobody knows {effect}, because the job was cancelled while it ran{more}; find out, and settle the effect"
+    yield Finding(
+        "effect",
+        text,
+        since=found[-1].finished_at,
+        command=f"cronjobs explain {last.id}" if len(found) == 1 else "cronjobs effects list --state unknown",
+        rows=tuple(str(job.id) for job in reversed(found)),
+        grew_at=last.finished_at,
+        job_id=last.id if len(found) == 1 else None,
+    )
 
 
 def _what_died(health: Health, same: SameCause) -> Iterator[str]:

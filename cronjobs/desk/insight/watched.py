@@ -39,6 +39,7 @@ from cronjobs.engine.rules.occurrences import ran_early
 from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.schedules.planning import TIMING, read
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
+from cronjobs.engine.store.effects import cut_off
 from cronjobs.engine.store.given_up import KINDS, GivenUp, given_up
 from cronjobs.engine.store.schedules import StoredSchedule, ledger_between
 from cronjobs.engine.store.schedules import renames as all_renames
@@ -159,6 +160,8 @@ class Watched:
 
     schedules: Sequence[StoredSchedule] = ()  # the schedules that may have a problem, ordered by name
     deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
+    # Jobs that were cancelled while they ran, with an unknown effect, the last to end first: id, finished_at and key.
+    cut_off: Sequence[Any] = ()
     lately: dict[int, list[OccurrenceResult]] = field(default_factory=dict)
     # Maps a schedule's id to the runs that a person triggered, in the form of ledger rows.
     by_trigger: dict[int, list[OccurrenceResult]] = field(default_factory=dict)
@@ -248,6 +251,7 @@ def watch(
     return Watched(
         schedules=schedules,
         deaths=store.deaths(connection),
+        cut_off=cut_off(connection, store.DEATHS_NAMED),
         lately=lately,
         by_trigger=by_trigger,
         covered={

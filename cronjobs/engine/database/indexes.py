@@ -12,6 +12,7 @@ from typing import Final
 from sqlalchemy import Index, text
 
 from cronjobs.engine.database.tables import (
+    CANCELLED_RUNNING_SQL,
     UNSETTLED_DEAD_SQL,
     alerts,
     audit,
@@ -111,6 +112,13 @@ Index(
     jobs.c.finished_at,
     postgresql_where=text(UNSETTLED_DEAD_SQL),
     sqlite_where=text(UNSETTLED_DEAD_SQL),
+)
+# Finds jobs that were cancelled while they ran, since an effect of such a job may have been cut off.
+Index(
+    "cronjobs_jobs_cancelled_idx",
+    jobs.c.finished_at,
+    postgresql_where=text(CANCELLED_RUNNING_SQL),
+    sqlite_where=text(CANCELLED_RUNNING_SQL),
 )
 # Finds runs of "cronjobs exec", by name and start. The order by id would be wrong: readers want the most recently
 # started run first, and some runs are recorded late.

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
+from cronjobs.engine.database.tables import CANCELLED_RUNNING_SQL
 from cronjobs.engine.probe.sql_text import EFFECTS, JOB_RUNS, JOBS, NOW, either
 from cronjobs.engine.rules.lease import Lease
 from cronjobs.engine.rules.payload import BadJson
@@ -19,6 +20,8 @@ _WAIT_FOR_EFFECT: Final = either(postgresql="FOR NO KEY UPDATE OF e", sqlite="")
 _ITS_ATTEMPT: Final = "j.id = e.job_id AND j.attempts = e.attempt AND j.status = 'running'"
 _STANDING: Final = f"""CASE WHEN e.state = 'recorded' THEN 'done' WHEN e.state <> 'begun' THEN e.state
       WHEN j.id IS NULL OR j.id {AMONG_IDS} THEN 'unknown' ELSE 'running' END"""  # ids: jobs whose runner is gone
+
+STEPS: Final = "job:%:step:%"  # matches the keys that ``step_key`` of ``engine/jobs/effects.py`` makes
 
 
 @dataclass(frozen=True)
@@ -196,6 +199,36 @@ def unknown_of(connection: Connection, job_ids: Collection[int]) -> dict[int, st
         ids=sorted(job_ids),
     )
     return {row.job_id: row.key for row in rows}
+
+
+def performed_by(connection: Connection, job_ids: Collection[int]) -> dict[int, str]:
+    """Return the jobs among *job_ids* that are performing an effect now, each with the key of one such effect."""
+    rows = run(
+        connection,
+        f"""SELECT e.job_id, min(e.key) AS key FROM {EFFECTS} e JOIN {JOBS} j ON {_ITS_ATTEMPT}
+           WHERE e.job_id {AMONG_IDS} AND e.state = 'begun' GROUP BY e.job_id""",
+        ids=sorted(job_ids),
+    )
+    return {row.job_id: row.key for row in rows}
+
+
+def cut_off(connection: Connection, most: int) -> Sequence[Row[Any]]:
+    """Return the jobs with an unknown effect that were cancelled while they ran, the last to end first.
+
+    Only the last *most* jobs that were cancelled while they ran are read. Each row has id, finished_at and the key of
+    one such effect. Steps are left out, because they matter only to a job that goes on.
+    """
+    return run(
+        connection,
+        f"""SELECT c.id, c.finished_at, min(e.key) AS key FROM (
+             SELECT j.id, j.finished_at FROM {JOBS} j WHERE {CANCELLED_RUNNING_SQL}
+             ORDER BY j.finished_at DESC LIMIT :most) c JOIN {EFFECTS} e ON e.job_id = c.id
+           WHERE e.state IN ('begun', 'stopped')
+             AND e.key NOT LIKE CAST(:steps AS text)
+           GROUP BY c.id, c.finished_at ORDER BY c.finished_at DESC, c.id DESC""",
+        most=most,
+        steps=STEPS,
+    ).all()
 
 
 def doubtful_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:
