@@ -109,10 +109,10 @@ def orders(url: str) -> dict[int, str]:
 
 def test_every_block_of_the_page_is_executed_here() -> None:
     assert PAGE.counts() == {
-        "python": 17,
+        "python": 18,
         "console": 1,
         "sql": 3,
-    }  # four of "Look, cancel, move": test_page_enqueue_look.py; "# fetching.py": test_page_enqueue_batch.py
+    }  # five of "Look, cancel, move": test_page_enqueue_look.py; "# fetching.py": test_page_enqueue_batch.py
     assert PAGE.dead_links() == []
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 from support.pages import Page
 from support.postgres import SUPERUSER, as_role
 from support.targets import plain_url
@@ -25,6 +26,7 @@ from cronjobs.engine.jobs import registry
 
 PAGE = Page("docs/how-to/enqueue.md")
 ORDERS = "CREATE TABLE orders (id integer PRIMARY KEY, status text NOT NULL)"
+STOCK = "CREATE TABLE stock (order_id integer PRIMARY KEY, job_id bigint)"
 
 
 @pytest.fixture
@@ -33,10 +35,12 @@ def app(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
     if database_url.startswith("sqlite"):
         with closing(sqlite3.connect(database_url.removeprefix("sqlite:///"))) as connection:
             connection.execute(ORDERS)
+            connection.execute(STOCK)
     else:
         with psycopg.connect(as_role(database_url, SUPERUSER)) as server:
             server.execute(ORDERS)
-            server.execute("GRANT ALL ON orders TO PUBLIC")
+            server.execute(STOCK)
+            server.execute("GRANT ALL ON orders, stock TO PUBLIC")
     monkeypatch.setattr(registry, "_registered", {})
     monkeypatch.setenv("DATABASE_URL", plain_url(database_url))
     names: dict[str, Any] = {"__name__": "reminders"}
@@ -69,6 +73,20 @@ def test_a_reminder_is_taken_back_made_again_and_moved(
     assert again.run_at - again.created_at > timedelta(days=13)
     execute("found = find", app)
     assert capsys.readouterr().out == f"queued failed 0 {again.run_at} None\n"
+
+
+def test_an_item_has_at_most_one_unfinished_job(app: dict[str, Any], database: Database) -> None:
+    execute("class Stock(Base)", app)
+    with Session(app["engine"]) as session, session.begin():
+        session.add(app["Stock"](order_id=42))
+    for _ in range(2):
+        app["refresh"](42)
+    assert [row.job_type for row in rows(database)].count("stock.refresh") == 1
+    with database.write() as connection:
+        ended = {"status": "succeeded", "finished_at": database.clock.now()}
+        connection.execute(update(jobs).where(jobs.c.job_type == "stock.refresh").values(ended))
+    app["refresh"](42)
+    assert [row.job_type for row in rows(database)].count("stock.refresh") == 2
 
 
 def test_waiting_for_a_job(
