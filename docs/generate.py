@@ -297,7 +297,10 @@ EVENTS = {
     "database.tried_again": "A statement failed with a transient error and was retried.",
     "prune.put_off": "Old rows could not be deleted; a later tick will delete them.",
     "extra.failed": "An extra raised an error; the tick continued.",
-    "extra.left_behind": "An extra took too long; the tick continued without it.",
+    "extra.left_behind": (
+        "An extra took too long, or the tick had no time left for it (`after_ms` is then about 0); the tick continued "
+        "without it."
+    ),
     "metrics.not_written": "The metrics file could not be written.",
     "alert.sent": "A channel delivered a message.",
     "alert.not_sent": "A channel did not accept a message; the message is kept and sent again later.",
