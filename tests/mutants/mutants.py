@@ -1826,7 +1826,7 @@ MUTANTS = (
     Mutant(
         "a crontab is swapped at any moment of a minute",
         "cronjobs/contrib/take_over/swap_cli.py",
-        "minute = _early_in_a_minute()",
+        "minute = _wait_for_second(EARLY if crontab.find(old, wanted.file) is None else AFTER_CRON)",
         "minute = _minute(SYSTEM.now())",
         (TAKE_OVER,),
     ),

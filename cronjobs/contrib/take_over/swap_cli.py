@@ -57,6 +57,7 @@ BothOption = Annotated[
 SHOWN: Final = 3  # differences named
 # In these seconds of a minute, cron has already started the minute's lines, and a tick still has time to run.
 EARLY: Final = range(2, 40)
+AFTER_CRON: Final = range(2, 60)
 
 
 def swap(
@@ -111,7 +112,8 @@ def swap(
     if dry_run:
         echo_dry_run(old, new)
     else:
-        minute = _early_in_a_minute()
+        # If ticks already run the lines, waiting would only let cron run them once more.
+        minute = _wait_for_second(EARLY if crontab.find(old, wanted.file) is None else AFTER_CRON)
         environment = host.environment(new, wanted.file)
         tick = trial(wanted, environment, force, taken)
         write(old, new)
@@ -292,19 +294,19 @@ def _print_no_ticks(file: Path) -> None:
     )
 
 
-def _early_in_a_minute() -> datetime:
-    """Wait for the part of a minute in which cron has started the minute's lines and a tick has time.
+def _wait_for_second(wanted: range) -> datetime:
+    """Wait for one of the *wanted* seconds of a minute. Return the minute.
 
-    Return the minute.
+    In every wanted second, cron has started the minute's lines. In those of ``EARLY``, a tick also has time.
 
     The trial tick makes the schedules active at once, for times after that tick. Only at the beginning of the next
     minute does cron notice that the old lines are gone. If swap wrote the crontab before cron had started this minute's
     lines, nothing would run those lines. If the next minute began before swap had written the crontab, that minute's
     lines might run twice.
     """
-    if not EARLY.start <= SYSTEM.now().second < EARLY.stop:
+    if SYSTEM.now().second >= wanted.stop:
         complain("waiting for the next minute to begin, so that nothing runs twice …")
-    while not EARLY.start <= SYSTEM.now().second < EARLY.stop:
+    while SYSTEM.now().second not in wanted:
         sleep(0.1)
     return _minute(SYSTEM.now())
 
