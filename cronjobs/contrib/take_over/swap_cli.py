@@ -184,10 +184,13 @@ def _require_same(pairs: Sequence[Pair], cron: WhichCron) -> None:
         return
     shown = [f"line {each.taken.line.number} ({each.schedule.name}): {each.why}" for each in found[:SHOWN]]
     more = [f"{len(found) - SHOWN} more differences"] if len(found) > SHOWN else []
+    names = {name for pair in pairs for name in pair.other_settings}
+    secrets = " (secrets are in the env_file)" if names - {"MAILTO"} else ""
+    alerts = ' Alerts go to the addresses under "alerts", whatever MAILTO says.' if "MAILTO" in names else ""
     raise crontab.CrontabError(
         f"cronjobs would not run these lines as cron does: {'; '.join([*shown, *more])}. Nothing was changed: correct "
-        "the schedules (secrets are in the env_file), or add --yes if you want the schedules as they are. Alerts go to "
-        'the addresses under "alerts", whatever MAILTO says. "cronjobs crontab compare" lists all differences'
+        f"the schedules{secrets}, or add --yes if you want the schedules as they are.{alerts} "
+        '"cronjobs crontab compare" lists all differences'
     )
 
 

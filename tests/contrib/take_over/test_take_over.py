@@ -520,6 +520,8 @@ def test_settings_that_changed_since_the_import_are_a_difference_and_swap_refuse
     refused = cron_host.cli("swap").exception
     assert isinstance(refused, block.CrontabError)
     assert f"line 4 (a): {reason}; line 5 (b): {reason}. Nothing was changed" in str(refused)
+    assert "secrets are in the env_file" in str(refused)
+    assert 'Alerts go to the addresses under "alerts", whatever MAILTO says. "cronjobs' in str(refused)
     assert "secret" not in str(found) + str(refused).replace("secrets", "")
     assert cron_host.crontab == new
     swapped(cron_host, "--yes")
@@ -537,7 +539,8 @@ def test_swap_refuses_a_line_whose_time_differs_from_its_schedule_as_compare_doe
     for option in ((), ("--dry-run",)):
         refused = cron_host.cli("swap", *option).exception
         assert isinstance(refused, block.CrontabError)
-        assert f"line 1 (a): {difference['reason']}" in str(refused)
+        assert f"line 1 (a): {difference['reason']}. Nothing was changed: correct the schedules, or add" in str(refused)
+        assert "Alerts" not in str(refused)
         assert "line 2" not in str(refused)
         assert cron_host.crontab == new
     swapped(cron_host, "--yes")
