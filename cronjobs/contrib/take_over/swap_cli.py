@@ -150,6 +150,8 @@ def restore(
     file = config_file(context, config)
     old = program.read()
     new = swapping.restore(old, file)
+    if dry_run and new != old:  # show the change even if restore refuses it
+        echo_dry_run(old, new)
     if new != old and not yes:
         _require_no_other_block(file, old, new)
         _require_no_other_host(file, old)
@@ -161,13 +163,13 @@ def restore(
             ways = "; ".join(f"cronjobs crontab restore --config {one_line(other, 300)}" for other in others)
             complain(f"the crontab has lines that were handed over to another configuration. To restore them: {ways}")
             raise typer.Exit(1)
-    elif dry_run:
-        echo_dry_run(old, new)
-    else:
-        write(old, new)
-        echo(f"restored the crontab of {host.user().pw_name}: cron runs its lines again")
-        _print_unfinished(old, new, file)
-        _print_no_ticks(file)
+        return
+    if dry_run:
+        return
+    write(old, new)
+    echo(f"restored the crontab of {host.user().pw_name}: cron runs its lines again")
+    _print_unfinished(old, new, file)
+    _print_no_ticks(file)
 
 
 def _require_same(pairs: Sequence[Pair], cron: WhichCron) -> None:
@@ -251,10 +253,14 @@ def _require_no_other_work(file: Path, old: str, restored: str) -> None:
     twice = double_runs.doubled(restored, settings)
     stops = []
     if other := [name for name in settings.schedules if name not in twice.lines and name not in twice.changed]:
-        more = [f"{len(other) - SHOWN} more"] if len(other) > SHOWN else []
-        stops.append(f"nothing would run its other schedules ({', '.join([*other[:SHOWN], *more])})")
-    if settings.imports or settings.job_types.keys() - {schedule.job for schedule in settings.schedules.values()}:
+        stops.append(f"nothing would run its other schedules ({_some(other)})")
+    scheduled = {schedule.job for schedule in settings.schedules.values()}
+    # ``import`` also writes job types for lines. If such a type has no schedule, cron runs its line.
+    enqueued = [*(settings.job_types.keys() - scheduled - double_runs.types_of_lines(restored, settings))]
+    if settings.imports:
         stops.append("jobs that your code enqueues would wait")
+    elif enqueued:
+        stops.append(f"jobs of types that have no schedule would wait ({_some(sorted(enqueued))})")
     if stops:
         config = f"--config {one_line(str(file), 300)}"
         raise crontab.CrontabError(
@@ -262,6 +268,11 @@ def _require_no_other_work(file: Path, old: str, restored: str) -> None:
             "--yes. To start ticks for the other work again: take the schedules of the restored lines out of the file, "
             f"then run cronjobs crontab install {config}"
         )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = [f"{len(names) - SHOWN} more"] if len(names) > SHOWN else []
+    return ", ".join([*names[:SHOWN], *more])
 
 
 def _print_unfinished(old: str, restored: str, file: Path) -> None:

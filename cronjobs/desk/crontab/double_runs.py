@@ -92,6 +92,12 @@ def doubled(crontab: str, settings: Settings) -> DoubleRuns:
     return DoubleRuns(found, wrapped, changed)
 
 
+def types_of_lines(crontab: str, settings: Settings) -> set[str]:
+    """Return the job types of *settings* that run a line of *crontab*, with or without a schedule."""
+    lines = [unwrapped(line) or line for line in job_lines(crontab)]
+    return {name for name, job_type in settings.job_types.items() if any(runs_line(job_type, line) for line in lines)}
+
+
 def orphans(crontab: str, settings: Settings, numbers: Collection[int]) -> list[int]:
     """Return those of the swapped lines *numbers* of *crontab* whose command a schedule of *settings* runs."""
     lines = [(line, unwrapped(line)) for line in job_lines(unswapped(crontab)) if line.number in numbers]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pwd
 import random
+import re
 import socket
 import stat
 import string
@@ -843,6 +844,28 @@ def test_restore_asks_before_it_stops_the_ticks_other_work(cron_host: Host) -> N
     assert cron_host.crontab == old
     cron_host.config.write_text(lines.partition("\nschedules:")[0] + "\nimports: [math]\n")
     assert cron_host.cli("install").exit_code == 0  # ticks go on, without the schedules of the lines
+
+
+def test_lines_that_stay_with_cron_are_no_other_work_of_the_ticks(cron_host: Host) -> None:
+    """``import`` writes a job type for such a line, and the type may stay in the file without its schedule."""
+    old = "@daily a\n@hourly b%to b\n@hourly c\n"
+    imported(cron_host, old)
+    begin, _, schedules = cron_host.config.read_text().partition("\nschedules:\n")
+    text = f"{begin}\nschedules:\n{re.sub(r'(?ms)^  b:.*(?=^  c:)', '', schedules)}"
+    cron_host.config.write_text(text)
+    settings = load(cron_host.config, environ={})
+    assert ({*settings.schedules}, {*settings.job_types}) == ({"a", "c"}, {"a", "b", "c"})
+    swapped(cron_host)
+    swapped_crontab = cron_host.crontab
+    cron_host.config.write_text(text.replace("\njob_types:", "\njob_types:\n  mail.send: {command: [send-mail]}"))
+    for option in ((), ("--dry-run",)):
+        refused = cron_host.cli("restore", *option)
+        assert "so jobs of types that have no schedule would wait (mail.send). Nothing" in str(refused.exception)
+        assert ("+@hourly c" in refused.stdout) is bool(option)
+        assert cron_host.crontab == swapped_crontab
+    cron_host.config.write_text(text)
+    assert cron_host.cli("restore").exit_code == 0
+    assert cron_host.crontab == old
 
 
 def test_lines_that_another_host_runs_are_not_restored_beside_it(cron_host: Host) -> None:
