@@ -1984,8 +1984,8 @@ MUTANTS = (
     Mutant(
         "swap changes when a line runs",
         "cronjobs/contrib/take_over/swap_cli.py",
-        "(pair.other_settings or not pair.timed_by_import)",
-        "pair.other_settings",
+        "pair.other_settings or not pair.timed_by_import)",
+        "pair.other_settings)",
         (TAKE_OVER,),
     ),
     Mutant(
@@ -2047,8 +2047,8 @@ MUTANTS = (
     Mutant(
         "a line whose command was changed since is swapped",
         "cronjobs/contrib/take_over/swap_cli.py",
-        "for pair in pairs if pair.same_command]",
-        "for pair in pairs]",
+        "numbers = [pair.taken.line.number for pair in pairs if pair.same_command]",
+        "numbers = [pair.taken.line.number for pair in pairs]",
         (TAKE_OVER,),
     ),
     Mutant(

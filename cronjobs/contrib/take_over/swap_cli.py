@@ -12,7 +12,7 @@ import typer
 
 from cronjobs.clock import SYSTEM, sleep
 from cronjobs.contrib.take_over.cli import DAYS, CronOption, WhichCron, taken_over
-from cronjobs.contrib.take_over.comparing import Pair, differences, paired
+from cronjobs.contrib.take_over.comparing import LineDifference, Pair, differences, paired
 from cronjobs.contrib.take_over.unfinished_runs import UnfinishedRuns, unfinished_runs
 from cronjobs.desk.cli.crontab import (
     CrontabArgs,
@@ -36,6 +36,7 @@ from cronjobs.desk.crontab.other_blocks import blocks_that_run
 from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.errors import CronjobsError
+from cronjobs.model import duration_text
 from cronjobs.text import one_line
 
 MeantOption = Annotated[
@@ -55,6 +56,7 @@ BothOption = Annotated[
     ),
 ]
 SHOWN: Final = 3  # differences named
+LISTED: Final = 20  # lines listed
 # In these seconds of a minute, cron has already started the minute's lines, and a tick still has time to run.
 EARLY: Final = range(2, 40)
 AFTER_CRON: Final = range(2, 60)
@@ -165,9 +167,11 @@ def restore(
             raise typer.Exit(1)
         return
     if dry_run:
+        _print_changed(old, new, file)
         return
     write(old, new)
     echo(f"restored the crontab of {host.user().pw_name}: cron runs its lines again")
+    _print_changed(old, new, file)
     _print_unfinished(old, new, file)
     _print_no_ticks(file)
 
@@ -177,11 +181,7 @@ def _require_same(pairs: Sequence[Pair], cron: WhichCron) -> None:
 
     Times that are as ``import`` writes them are accepted, although cron may start a line otherwise at a clock change.
     """
-    doubtful = [pair for pair in pairs if pair.same_command and (pair.other_settings or not pair.timed_by_import)]
-    if not doubtful:  # the usual case, for which nothing is calculated
-        return
-    now = SYSTEM.now()
-    found = differences(doubtful, host_timezone(), now, now + timedelta(days=DAYS), cron.value)
+    found = _differing([pair for pair in pairs if pair.same_command], cron)
     if not found:
         return
     shown = [f"line {each.taken.line.number} ({each.schedule.name}): {each.why}" for each in found[:SHOWN]]
@@ -194,6 +194,19 @@ def _require_same(pairs: Sequence[Pair], cron: WhichCron) -> None:
         f"the schedules{secrets}, or add --yes if you want the schedules as they are.{alerts} "
         '"cronjobs crontab compare" lists all differences'
     )
+
+
+def _differing(pairs: Sequence[Pair], cron: WhichCron) -> list[LineDifference]:
+    """Return the differences that ``compare`` finds, except in times that are as ``import`` writes them."""
+    doubtful = [
+        pair
+        for pair in pairs
+        if pair.schedule and (not pair.same_command or pair.other_settings or not pair.timed_by_import)
+    ]
+    if not doubtful:  # the usual case, for which nothing is calculated
+        return []
+    now = SYSTEM.now()
+    return differences(doubtful, host_timezone(), now, now + timedelta(days=DAYS), cron.value)
 
 
 def _require_none_waiting(file: Path, old: str, schedules: Collection[str]) -> None:
@@ -273,6 +286,34 @@ def _require_no_other_work(file: Path, old: str, restored: str) -> None:
 def _some(names: Sequence[str]) -> str:
     more = [f"{len(names) - SHOWN} more"] if len(names) > SHOWN else []
     return ", ".join([*names[:SHOWN], *more])
+
+
+def _print_changed(old: str, restored: str, file: Path) -> None:
+    """Print the restored lines that cron runs in another way than their schedules.
+
+    The comment that swap made keeps the line as it was, and nobody can see there that the schedule has changed since.
+    """
+    handed_over = swapping.swapped_to(crontab.remove(old, file)).get(str(file), [])
+    try:
+        settings = settings_of_ticks(file, old)
+    except CronjobsError:  # restore says elsewhere that it cannot read the file
+        return
+    pairs = paired(taken_over(restored, host_timezone(), WhichCron.DEBIAN).taken, settings)
+    found = _differing([pair for pair in pairs if pair.taken.line.number in handed_over], WhichCron.DEBIAN)
+    for each in found[:LISTED]:
+        complain(f"line {each.taken.line.number} ({each.schedule.name}): {_changed(each)}")
+    if len(found) > LISTED:
+        complain(f"{len(found) - LISTED} more lines differ from their schedules")
+
+
+def _changed(each: LineDifference) -> str:
+    if not each.instants:
+        return f"{each.why}; cron follows the crontab again"
+    schedule = each.schedule
+    at = schedule.cron or f"every {duration_text(schedule.every or timedelta())}"
+    zone = "" if schedule.timezone == each.taken.timezone else f" ({schedule.timezone})"
+    late = f", spread over {duration_text(schedule.spread)}" if schedule.spread else ""
+    return f"the schedule runs at {at}{zone}{late}, and cron's line runs at {each.taken.line.when} again"
 
 
 def _print_unfinished(old: str, restored: str, file: Path) -> None:

@@ -868,6 +868,26 @@ def test_lines_that_stay_with_cron_are_no_other_work_of_the_ticks(cron_host: Hos
     assert cron_host.crontab == old
 
 
+def test_restore_names_the_lines_whose_schedule_has_changed_since_the_swap(cron_host: Host) -> None:
+    imported(cron_host, "0 3 * * * a\n@daily b\n@hourly c\n0 6 * * * d\n")
+    swapped(cron_host)
+    text = cron_host.config.read_text()
+    for old, new in (
+        ('cron: "0 3 * * *"', 'cron: "0 4 * * *"'),
+        ('"-c", c]', '"-c", c --all]'),
+        ('cron: "0 6 * * *"', 'cron: "0 6 * * *"\n    spread: 1h'),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    cron_host.config.write_text(text)
+    said = cron_host.cli("restore").stderr.splitlines()
+    assert [line for line in said if line.startswith("line ")] == [
+        "line 1 (a): the schedule runs at 0 4 * * *, and cron's line runs at 0 3 * * * again",
+        "line 3 (c): the schedule runs something else; cron follows the crontab again",
+        "line 4 (d): the schedule runs at 0 6 * * *, spread over 1h, and cron's line runs at 0 6 * * * again",
+    ]
+
+
 def test_lines_that_another_host_runs_are_not_restored_beside_it(cron_host: Host) -> None:
     old = "CRONJOBS_HOST=web1\n@daily a\n"
     imported(cron_host, old)
