@@ -334,8 +334,10 @@ def _gaps(connection: Connection, asked: _Asked, settings: Settings, now: dateti
         of_host = [gap for gap in gaps if gap["host"] in (None, row.host)]
         if not any(gap["started_at"] < until and since < gap["finished_at"] for gap in of_host):
             why = did_not_start(f"host {safe(row.host, 80)}", kept_from_starting(row.did))
-            host = row.host if row.last_tick_at is not None and since < row.last_tick_at else None
-            gaps.append({"kind": "gap", "started_at": since, "finished_at": until, "reason": why, "host": host})
+            # A tick that a person started ended the gap without recording why.
+            first = store.first_ticks(connection, since, until, row.host)
+            host = row.host if False in first and first[False] < first[True] else None
+            gaps.append({"kind": "gap", "started_at": since, "finished_at": first[True], "reason": why, "host": host})
     # A gap that ends after now comes from a tick whose clock was wrong.
     gaps = [gap for gap in gaps if gap["finished_at"] <= now]
     still: dict[str, Any] = {"kind": "gap", "finished_at": None, "reason": None}

@@ -433,19 +433,28 @@ def ticks_with_faults(connection: Connection, since: datetime, until: datetime, 
 
 
 def ticks_after_causes(connection: Connection, since: datetime, limit: int) -> Sequence[Row[Any]]:
-    """Return the newest *limit* ticks since *since* whose rows say why earlier ticks of their hosts did not start.
-
-    ``last_tick_at`` is when the last tick of any host before this tick began.
-    """
+    """Return the newest *limit* ticks since *since* whose rows say why earlier ticks of their hosts did not start."""
     return run(
         connection,
-        f"""SELECT t.host, t.started_at, t.did,
-             (SELECT max(b.started_at) FROM {TICKS} b WHERE b.started_at < t.started_at) AS last_tick_at FROM {TICKS} t
+        f"""SELECT t.host, t.started_at, t.did FROM {TICKS} t
            WHERE t.started_at >= :since AND CAST(t.did AS text) LIKE '%"kept_from_starting"%'
            ORDER BY t.started_at DESC LIMIT :limit""",
         since=since,
         limit=limit,
     ).all()
+
+
+def first_ticks(connection: Connection, after: datetime, until: datetime, host: str) -> dict[bool, datetime]:
+    """Return when the first tick after *after* and up to *until* began: True for *host*, False for all other hosts."""
+    rows = run(
+        connection,
+        f"""SELECT t.host = :host AS is_here, min(t.started_at) AS started_at FROM {TICKS} t
+           WHERE t.started_at > :after AND t.started_at <= :until GROUP BY 1""",
+        host=host,
+        after=after,
+        until=until,
+    )
+    return {bool(row.is_here): row.started_at for row in rows}
 
 
 def ticks_without_end(connection: Connection, since: datetime, until: datetime, limit: int) -> Sequence[Row[Any]]:

@@ -1077,6 +1077,21 @@ def test_one_tick_that_did_not_start_is_named_although_nothing_counts_as_late(wo
     assert f"02:00:00, while other hosts ticked: t{reason}" in shown
 
 
+def test_a_short_time_without_ticks_ends_at_a_tick_by_hand_and_no_other_host_ticked(world: World) -> None:
+    world.file(**MINUTELY)
+    world.ticks(utc("2026-03-03T01:57:00"), utc("2026-03-03T01:58:00"))
+    world.tick(utc("2026-03-03T02:00:08"))  # somebody tries a tick, and cron's next tick records why none started
+    world.tick(utc("2026-03-03T02:01:02"))
+    kept = [{"ticks": 2, "since": "2026-03-03T01:59:05+00:00", "why": "cronjobs.yaml:6:1: YAML: …"}]
+    with world.database.write() as connection:
+        newest = select(func.max(tables.ticks.c.id)).scalar_subquery()
+        row = update(tables.ticks).where(tables.ticks.c.id == newest)
+        connection.execute(row.values(did={"kept_from_starting": kept}))
+    shown = " ".join(world.cronjobs("history", "--since", "2026-03-03T01:50").out.split())
+    assert "no tick reached the database between 01:59:05 and 02:00:08: ticks of host alpha did not start" in shown
+    assert "other hosts" not in shown
+
+
 @pytest.mark.parametrize(("since", "said"), [("02:01:00", True), ("02:06:00", False)])
 def test_a_lost_attempt_names_why_no_tick_of_its_host_started(world: World, since: str, said: bool) -> None:
     world.file()
