@@ -8,11 +8,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from cronjobs.desk.cli import parse_values
 from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.output import columns_of, width, wrapped, write
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.insight.formatting import LocalTimes, Times, safe
-from cronjobs.desk.insight.instants import since_instant
 from cronjobs.desk.store import trail
 from cronjobs.engine.command.printing import coloured, complain, json_text
 from cronjobs.engine.rules.payload import BadJson
@@ -30,7 +30,7 @@ def audit(
         typer.Option(
             metavar="WHEN",
             show_default=False,
-            help="Only entries since this time: 90m, 24h or 7d (ago), or an instant like 2026-03-29T02:00.",
+            help="Only entries since this time: 90m, 24h or 7d (ago), 02:00, or an instant like 2026-03-29T02:00.",
         ),
     ] = None,
     subject: Annotated[
@@ -63,7 +63,7 @@ def audit(
     entry. The keys are the columns of cronjobs_audit.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
-        begin = None if since is None else since_instant(since, times.now, times.timezone)
+        begin = None if since is None else parse_values.since(since, times)
         actions = None if action is None else [action]
         found = trail.entries(connection, actions, about=subject, actor=actor, since=begin, limit=limit + 1)
         rows = [columns_of(row) for row in found[-limit:]]

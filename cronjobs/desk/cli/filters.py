@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from cronjobs.desk.cli import parse_values
 from cronjobs.desk.cli.options import schedule_names, type_names
 from cronjobs.desk.insight.formatting import Times, status_word
-from cronjobs.desk.insight.instants import since_instant
 from cronjobs.desk.insight.searching import STATUS_WORDS, read_cause, read_status
 from cronjobs.desk.store.listing import Filter
 from cronjobs.errors import UsageError
@@ -59,8 +59,8 @@ SinceOption = Annotated[
         "--since",
         metavar="WHEN",
         help=(
-            "Only jobs created, started, failed or ended since this time: 90m, 24h or 7d (ago), or an instant like "
-            "2026-03-29T02:00."
+            "Only jobs created, started, failed or ended since this time: 90m, 24h or 7d (ago), 02:00, or an "
+            "instant like 2026-03-29T02:00."
         ),
     ),
 ]
@@ -115,7 +115,7 @@ class Filters:
         others = [status_word(status) for status in self.statuses if status is not Status.DEAD]
         if self.cause is not None and others:
             raise UsageError(f"--cause selects only dead jobs, so it cannot go with --status {others[0]}")
-        since = None if self.since is None else since_instant(self.since, times.now, times.timezone)
+        since = None if self.since is None else parse_values.since(self.since, times)
         options = asdict(self) | {"since": since, "statuses": self.statuses}
         del options["status"]
         return Filter(**options)

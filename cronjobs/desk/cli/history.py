@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -19,9 +18,8 @@ from cronjobs.desk.cli.output import COLOURS, UNCUT, columns_of, is_cut, name_te
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.schedules import unknown_schedule
 from cronjobs.desk.insight.formatting import LocalTimes, Times, counted, host_of, on_the_clock, ran_for, safe
-from cronjobs.desk.insight.instants import since_instant
 from cronjobs.desk.insight.kept_from_starting import did_not_start, first_cause_at, kept_before, kept_from_starting
-from cronjobs.desk.insight.schedule_history import asked_on_the_clock, ends_at, names_of_its_own, pauses_over_time
+from cronjobs.desk.insight.schedule_history import ends_at, names_of_its_own, pauses_over_time
 from cronjobs.desk.insight.shortened_history import (
     ACTS,
     ASKED,
@@ -231,18 +229,9 @@ def history(
         complain(f"left out: {_counts(shown.left_out)}; raise --limit, or choose a shorter period")
 
 
-def _instant(text: str, times: Times, option: str) -> datetime:
-    """Parse a duration (back from now), an instant, or a time of day (the last time that the clock showed it)."""
-    with suppress(ValueError):
-        wall = parse_values.of_day(text, times.local(times.now).replace(tzinfo=None))
-        if wall is not None:
-            return asked_on_the_clock(wall, times.timezone).at
-    return since_instant(text, times.now, times.timezone, option)
-
-
 def _span(since: str, until: str | None, times: Times) -> tuple[datetime, datetime]:
-    begin = _instant(since, times, "--since")
-    end = FOREVER if until is None else _instant(until, times, "--until")
+    begin = parse_values.since(since, times)
+    end = FOREVER if until is None else parse_values.since(until, times, "--until")
     if end <= begin:
         raise UsageError("--until is not after --since: the range is empty")
     return begin, end

@@ -6,11 +6,15 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Any, Final, NoReturn
 from zoneinfo import ZoneInfo
 
+from cronjobs.desk.insight.formatting import Times
+from cronjobs.desk.insight.instants import since_instant
+from cronjobs.desk.insight.schedule_history import asked_on_the_clock
 from cronjobs.engine.command.printing import complain
 from cronjobs.engine.jobs.checking import FIRST_RUN_AT, LAST_RUN_AT
 from cronjobs.engine.rules.payload import LIMIT_DIGITS, payload_fault
@@ -150,6 +154,15 @@ def of_day(text: str, now: datetime) -> datetime | None:
     if found[1] == "yesterday" or (found[1] is None and moment > now):
         moment -= timedelta(days=1)
     return moment
+
+
+def since(text: str, times: Times, option: str = "--since") -> datetime:
+    """Parse a duration (back from now), an instant, or a time of day (the last time that the clock showed it)."""
+    with suppress(ValueError):
+        wall = of_day(text, times.local(times.now).replace(tzinfo=None))
+        if wall is not None:
+            return asked_on_the_clock(wall, times.timezone).at
+    return since_instant(text, times.now, times.timezone, option)
 
 
 def span(given: str, option: str, *, above_zero: bool = False) -> timedelta:

@@ -65,6 +65,7 @@ def test_newest_last_by_day_in_80_columns(database: Database, cronjobs: Cronjobs
         (("--limit", "2"), "retry settle"),
         (("--since", "1h"), "define cancel retry settle"),
         (("--since", "2026-07-01T14:01"), "retry settle"),
+        (("--since", "14:01"), "retry settle"),
         (("--subject", "nightly"), "pause define"),
         (("--subject", "17"), "cancel retry"),
         (("--subject", "job 17"), "cancel retry"),
