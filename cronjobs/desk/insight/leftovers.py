@@ -148,7 +148,9 @@ def _server(schema: str | None) -> Iterator[Leftover]:
     if schema is not None:
         yield Leftover("the schema", schema, f'DROP SCHEMA "{schema}", if nothing else is in it')
     yield Leftover(
-        "roles", "the roles from cronjobs db grants", "DROP OWNED BY cronjobs_run; DROP ROLE cronjobs_run; …"
+        "roles",
+        "those of cronjobs db grants, if you created them",
+        "DROP OWNED BY cronjobs_run; DROP ROLE cronjobs_run; …",
     )
 
 
