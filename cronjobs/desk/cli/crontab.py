@@ -18,7 +18,7 @@ from cronjobs.desk.cli.other_hosts import listed, other_hosts
 from cronjobs.desk.cli.sync import planned
 from cronjobs.desk.crontab import block as crontab
 from cronjobs.desk.crontab import double_runs, host, program, swapping
-from cronjobs.desk.crontab.lines import line_that_sets
+from cronjobs.desk.crontab.lines import line_that_sets, place_of_block
 from cronjobs.desk.crontab.other_blocks import blocks_that_run, lines_by_hand, other_blocks
 from cronjobs.desk.insight.formatting import counted
 from cronjobs.engine.command.printing import coloured, complain, echo
@@ -127,7 +127,7 @@ def install(
         if not force and crontab.find(old, wanted.file) is None:
             raise crontab.CrontabError(f"{say}; to install anyway, add --force")
         complain(say)
-    new, taken = _with_orphans(crontab.install(old, wanted.block, wanted.file), wanted)
+    new, taken = _with_orphans(crontab.install(old, wanted.block, wanted.file, place_of_block(old)), wanted)
     if dry_run:
         echo_dry_run(old, new)
         return

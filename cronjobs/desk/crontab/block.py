@@ -182,17 +182,18 @@ def find(crontab: str, config: Path) -> FoundBlock | None:
     return FoundBlock(text, first[1], last[2])
 
 
-def install(old: str, block: str, config: Path) -> str:
+def install(old: str, block: str, config: Path, at: int | None = None) -> str:
     """Return *old* with *block* in place of the earlier block of *config*.
 
-    If there is no earlier block, *block* goes to the end, below all of the user's settings. All other lines stay the
-    same, byte for byte. Raises BlockBroken rather than guess.
+    If there is no earlier block, *block* goes to *at*, the start of a line (see ``lines.place_of_block``). None stands
+    for the end, below all of the user's settings. All other lines stay the same, byte for byte. Raises BlockBroken
+    rather than guess.
     """
     found = find(old, config)
     if found is not None:
         new = old[: found.start] + block + old[found.stop :]
         return new if new == old else _ended(new)
-    return _ended(old) + block
+    return _ended(old) + block if at is None else old[:at] + block + old[at:]
 
 
 def remove(old: str, config: Path) -> str:

@@ -189,6 +189,24 @@ def setting(line: str, cron: Cron) -> tuple[str, str] | None:
     return name, value
 
 
+def place_of_block(crontab: str) -> int | None:
+    """Return where a new block should go: the start of a line, or None for the end of *crontab*.
+
+    A block at the end has all settings. But if the last of them is ``MAILTO=""``, cron would not mail the output of a
+    failing tick, so the block goes above that line.
+    """
+    start, inside = 0, False
+    last: tuple[tuple[str, str] | None, int | None] = None, None
+    for line in crontab.split("\n"):
+        if mark := parse_mark(line):
+            inside = mark.kind == "begin"
+        # Cronie accepts more settings. A comment that contains "=" parses as a setting whose name begins with "#".
+        if (found := setting(line, "cronie")) and not found[0].startswith("#"):
+            last = found, None if inside else start
+        start += len(line) + 1
+    return last[1] if last[0] == ("MAILTO", "") else None
+
+
 def settings_above(crontab: str, config: Path) -> dict[str, str]:
     """Return the settings above the block of *config*, which apply to the block. A later setting wins (crontab(5)).
 

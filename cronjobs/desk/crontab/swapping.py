@@ -16,6 +16,7 @@ from typing import Final
 
 from cronjobs.desk.crontab import block
 from cronjobs.desk.crontab.block import SWAPPED
+from cronjobs.desk.crontab.lines import place_of_block
 
 
 def swap(crontab: str, numbers: Collection[int], wanted: str, config: Path) -> str:
@@ -23,7 +24,8 @@ def swap(crontab: str, numbers: Collection[int], wanted: str, config: Path) -> s
     lines = crontab.split("\n")
     for number in numbers:
         lines[number - 1] = _begin(config) + lines[number - 1]
-    return block.install("\n".join(lines), wanted, config)
+    text = "\n".join(lines)
+    return block.install(text, wanted, config, place_of_block(text))
 
 
 def restore(crontab: str, config: Path) -> str:

@@ -660,11 +660,34 @@ def test_install_says_when_a_failure_would_reach_nobody(host: Host, monkeypatch:
     assert "no cron daemon is running here" in result.stderr
     monkeypatch.setattr(cron_host, "mail_program", lambda: Path("/usr/sbin/sendmail"))
     monkeypatch.setattr(cron_host, "daemon_runs", lambda: None)  # cannot be known: nothing is said
-    host.has('MAILTO=ops@example.com\n@daily a\nMAILTO=""\n@daily b\n')
+    host.has('MAILTO=ops@example.com\n@daily a\nMAILTO=""\n@daily b\nA=1\n')
     result = host.cli("install")
     assert 'line 3 of the crontab sets MAILTO="" above this block' in result.stderr
     assert "move the block above that line" in result.stderr
     assert "daemon" not in result.stderr
+
+
+def test_a_new_block_goes_above_a_last_setting_that_turns_mail_off(host: Host) -> None:
+    old = 'PATH=/bin\nMAILTO=ops@example.com\n@daily a\nMAILTO=""\n@daily b # MAILTO=x\n'
+    host.has(old)
+    result = host.cli("install")
+    assert host.crontab == old.replace('MAILTO=""', f'{host.block}MAILTO=""')
+    assert "MAILTO=" not in result.stderr
+    assert host.cli("remove").exit_code == 0
+    assert host.crontab == old
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "MAILTO=ops\n@daily a\n",
+        'MAILTO=""\nPATH=/bin\n@daily a\n',  # the block needs the settings below MAILTO
+        '# cronjobs begin /srv/x.yaml\nMAILTO=""\n# cronjobs end /srv/x.yaml\n',
+    ],
+)
+def test_any_other_new_block_goes_to_the_end(text: str) -> None:
+    assert lines.place_of_block(text) is None
 
 
 def test_config_may_stand_before_the_commands_name(host: Host) -> None:
