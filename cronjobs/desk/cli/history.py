@@ -310,10 +310,10 @@ def _gaps(connection: Connection, asked: _Asked, settings: Settings, now: dateti
     every = settings.run.every
     limit = quiet_after(every)
     gaps = [_gap(connection, row, limit, None) for row in store.tick_gaps(connection, asked.begin, limit)]
-    first = store.gap_before_oldest(connection, settings.retention.occurrences, limit)
-    if first is not None and first.started_at is not None and first.finished_at >= asked.begin:
+    oldest = store.gap_before_oldest(connection, settings.retention.occurrences, limit)
+    if oldest is not None and oldest.started_at is not None and oldest.finished_at >= asked.begin:
         # The tick before the gap is no longer kept, so nobody knows when the gap began.
-        gaps.append(_gap(connection, first, limit, None) | {"started_at": first.finished_at})
+        gaps.append(_gap(connection, oldest, limit, None) | {"started_at": oldest.finished_at})
     rows = store.host_gaps(connection, asked.begin, asked.read_from, limit, STEADY_TICKS)
     gaps += [_gap(connection, row, limit, row.host) for row in rows]
     for row in store.ticks_after_causes(connection, asked.begin, READ_AT_MOST):
