@@ -87,8 +87,7 @@ def night(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
         for table, values in ((tables.ticks, ticks), (tables.job_runs, runs)):
             connection.execute(insert(table), values)
         connection.execute(insert(tables.occurrences), ledger)
-    for seconds in (240, 30):
-        rows.job("mail.send", id=1000 + seconds, run_at=ago(seconds=seconds), created_at=ago(seconds=seconds))
+    rows.job("mail.send", id=1030, run_at=ago(seconds=30), created_at=ago(seconds=30))
 
 
 def shown(command: str) -> str:

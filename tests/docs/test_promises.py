@@ -24,7 +24,7 @@ ATTACKS = {
         "engine/process/test_time_limit.py::test_a_tick_frozen_past_its_end_dies_although_it_is_stopped_and_writes_nothing",
         f"{REGISTRIES}::test_whatever_hosts_know_and_wherever_ticks_die_nothing_is_run_twice_or_held_up",
     ),
-    "Each occurrence at most once": (
+    "One job per occurrence": (
         "engine/process/test_many_ticks.py::test_eight_ticks_at_once_do_each_job_and_each_occurrence_once",
         "engine/process/test_many_ticks.py::test_what_another_tick_settled_since_it_was_read_is_not_settled_again",
     ),

@@ -92,14 +92,16 @@ def test_the_handler_the_schedule_and_the_job_of_the_app_run_as_they_stand(shop:
     [job] = shop.jobs()
     assert (job["job_type"], job["status"]) == ("billing.send_invoice", "queued")
     shop.does("run", str(job["id"]))
-    shop.does("trigger", "nightly-invoices")
+    (shop.folder / "uploads").mkdir()
+    shop.does("trigger", "nightly-backup")
     shop.does("enqueue", "billing.send_invoice", "--payload", '{"invoice_id": -1}')
     shop.does("run-due", code=1)
     assert [(job["status"], job["result"]) for job in shop.jobs()] == [
         ("succeeded", {"sent": 42}),
-        ("succeeded", {"sent": 42}),
+        ("succeeded", None),
         ("dead", None),
     ]
+    assert (shop.folder / "uploads.tgz").exists()
 
 
 def test_the_line_for_cron_is_the_one_of_the_example_crontab() -> None:
