@@ -63,6 +63,8 @@ class TickFacts:
     away: str | None = None
     # The tick has not recorded its end. When it last wrote its row, it was importing the handlers.
     importing: bool = False
+    # The modules and entries that the tick could not load, and why.
+    not_loaded: tuple[tuple[str, str], ...] = ()
 
     @property
     def last_sign_at(self) -> datetime:

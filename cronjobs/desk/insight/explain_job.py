@@ -33,6 +33,7 @@ from cronjobs.desk.insight.explain_phrases import (
     enqueued_by,
     from_to,
     late,
+    left_to_another_tick,
     made_by_hand,
     missing_because,
     name,
@@ -78,7 +79,7 @@ def explain_job(life: JobLife) -> Explanation:
     # today.
     early = made is not None and made.ledger.early
     times = LocalTimes(life.around.now if early else first, life.timezone)
-    sentences = [_origin(life, job, made, times)]
+    sentences = [_origin(life, job, made, times), *left_to_another_tick(life.settler, job)]
     if job is None:
         sentences += in_order(_others(life, times))
         settled = max((row.ledger.decided_at for row in life.rows), default=None)

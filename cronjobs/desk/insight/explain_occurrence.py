@@ -32,6 +32,7 @@ from cronjobs.desk.insight.explain_phrases import (
     capital,
     enqueued_by,
     late,
+    left_to_another_tick,
     name,
     pause,
     ran_early_words,
@@ -223,6 +224,7 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
     at = f" at {times.clock(row.decided_at)}" if delay > ON_TIME_WITHIN or tick is None else ""
     more = f" ({one_line(row.reason, 200)})" if row.reason else ""
     sentences.append(f"{made}{at}, {late(delay)}{more}.")
+    sentences += left_to_another_tick(facts.settler, facts.job)
     if facts.stands_for > 1:
         others = facts.stands_for - 1
         sentences.append(f"That run stands for {others:,} other {'occurrence' if others == 1 else 'occurrences'} too.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from cronjobs.desk.insight.explain_facts import PauseFacts, TickFacts, Triggered
+from cronjobs.desk.insight.explain_facts import JobFacts, PauseFacts, TickFacts, Triggered
 from cronjobs.desk.insight.formatting import LocalTimes, on_the_clock
 from cronjobs.engine.jobs.job_types import NOT_IMPORTED
 from cronjobs.engine.rules.occurrences import early_words
@@ -64,6 +64,20 @@ def missing_because(faults: Sequence[tuple[str, str]]) -> str:
 def who(tick: TickFacts | None) -> str | None:
     """Return text such as "a tick of host alpha", or None if no tick is on record."""
     return None if tick is None else f"a tick of host {name(tick.host)}"
+
+
+def left_to_another_tick(maker: TickFacts | None, job: JobFacts | None) -> list[str]:
+    """Say that *maker*, the tick that made *job*, may have been unable to run it. Return [] if it could load all code,
+    or if the job began before that tick ended.
+    """
+    if maker is None or not maker.not_loaded or job is None:
+        return []
+    begun = job.attempts[0].started_at if job.attempts else job.started_at
+    if begun is not None and begun <= maker.last_sign_at:
+        return []
+    where, what = maker.not_loaded[0]
+    left = "so it may have been unable to run the job and left it to another host"
+    return [f"That tick could not load {one_line(where, 200)} ({one_line(what, 300)}), {left}."]
 
 
 def pause(pause: PauseFacts, times: LocalTimes) -> str:

@@ -120,7 +120,9 @@ def tick_facts(row: Any) -> TickFacts:
     kept = kept_from_starting(row.did)
     away = next((each.why for each in outages_in(row.did)), None)
     importing = was_importing(row.did)
-    return TickFacts(row.host, row.started_at, row.finished_at, entries, kept, row.schedules_on == 0, away, importing)
+    missing = tuple(texts_in(row.did, "not_loaded").items())
+    off = row.schedules_on == 0
+    return TickFacts(row.host, row.started_at, row.finished_at, entries, kept, off, away, importing, missing)
 
 
 def settler_of(connection: Connection, row: Any) -> TickFacts | None:

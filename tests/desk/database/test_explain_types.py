@@ -514,3 +514,21 @@ def test_a_type_whose_jobs_died_says_so(world: World) -> None:
     assert said in world.ask("t.work")
     assert world.cronjobs("jobs", "dismiss", "1").code == 0
     assert "dead" not in world.ask("t.work")
+
+
+def test_a_job_that_the_tick_that_made_it_could_not_run_says_so(world: World) -> None:
+    (world.folder / "broken_there.py").write_text("raise RuntimeError('no such table: shop')\n")
+    due = 'cron: "* * * * *", job: t.ok'
+    world.file(OK, s=due)
+    world.tick(utc("2026-03-02T09:00:10"))
+    world.file("imports: [broken_there]\n", s=due)
+    world.tick(utc("2026-03-02T09:01:10"), host="beta")
+    left = (
+        "That tick could not load module broken_there (cannot be imported: RuntimeError: no such table: shop), "
+        "so it may have been unable to run the job and left it to another host."
+    )
+    assert left in world.ask("s", "--at", "2026-03-02T09:01").found["sentences"]
+    assert left in world.ask("1").found["sentences"]
+    world.file(OK, s=due)
+    world.tick(utc("2026-03-02T09:02:10"))
+    assert left in world.ask("1").found["sentences"]
