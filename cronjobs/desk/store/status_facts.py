@@ -418,10 +418,12 @@ def misdated(connection: Connection, by: timedelta, job_id: int | None = None) -
     at once. A job of an occurrence that is not due yet is left out: before then, it would only run early once more.
     """
     of_run, of_job = ("", "") if job_id is None else ("r.job_id = :job_id AND", "WHERE n.id = :job_id")
+    # The occurrence is compared outside. With that condition inside, PostgreSQL may read all jobs by their due times.
     rows = run(
         connection,
         f"""
-        SELECT j.id, substr(j.job_type, 1, :longest) AS job_type, j.status, j.run_at FROM (
+        SELECT id, job_type, status, run_at FROM (
+        SELECT j.id, substr(j.job_type, 1, :longest) AS job_type, j.status, j.run_at, j.scheduled_for FROM (
           SELECT job_id, attempt FROM (SELECT r.job_id, r.attempt FROM {JOB_RUNS} r
             WHERE {of_run} r.finished_at > {_AHEAD}
             ORDER BY r.finished_at DESC LIMIT :read) AS ran
@@ -430,8 +432,8 @@ def misdated(connection: Connection, by: timedelta, job_id: int | None = None) -
             AS newest
           WHERE created_at > {_AHEAD} AND run_at <= created_at) AS planned
         JOIN {JOBS} j ON j.id = planned.job_id AND j.attempts = planned.attempt
-        WHERE j.{WAITING} AND j.run_at > {_AHEAD} AND (j.scheduled_for IS NULL OR j.scheduled_for <= {NOW})
-        ORDER BY j.run_at, j.id LIMIT :most""",
+        WHERE j.{WAITING} AND j.run_at > {_AHEAD} ORDER BY j.run_at, j.id LIMIT :read) AS found
+        WHERE scheduled_for IS NULL OR scheduled_for <= {NOW} ORDER BY run_at, id LIMIT :most""",
         ahead_s=by.total_seconds(),
         longest=LONGEST_NAME,
         read=MISDATED_READ,
