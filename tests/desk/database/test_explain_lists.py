@@ -312,7 +312,7 @@ def test_every_sentence_is_one_harmless_line(world: World) -> None:
     answer = world.say("nightly-report", "--at", "02:15")
     assert answer.code == 0
     assert "\x1b" not in answer.out
-    assert r"\x1b[2J\nsecond line" in answer.out
+    assert r"\x1b[2J; second line" in answer.out
 
 
 def test_the_core_needs_no_database() -> None:
