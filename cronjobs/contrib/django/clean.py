@@ -63,7 +63,7 @@ def _end_statements_of_dead_runner(connection: Any, **_: Any) -> None:
         # A server that cannot do this, for example on Windows, refuses the setting.
         with suppress(DatabaseError), connection.cursor() as cursor:
             cursor.execute(f"SET client_connection_check_interval = {TIMEOUTS['client_connection_check_interval']}")
-        # With AUTOCOMMIT off, even this began a transaction, which the handler would not end.
+        # With AUTOCOMMIT off, even the SET began a transaction, which the handler would not end.
         with suppress(DatabaseError):
             connection.commit()
         _ENDED_WITH_US.add(connection.connection)

@@ -68,7 +68,7 @@ def drill(
     where = _where(url)
     printer.line(f"{receipts} receipts, on {where}")
     drilled = []
-    with signals_handled_by(_end):  # the exception lets the drill clean up
+    with signals_handled_by(_end):  # _end raises SystemExit, so that the drill still cleans up
         for each in [*Form] if form is Forms.BOTH else [Form(form)]:
             printer.line(coloured(f"\n{TITLES[each]}", "cyan"))
             drilled.append(

@@ -151,7 +151,9 @@ class Importer:
                 set_by.setdefault(name, []).append(each.line.number)
         for name, numbers in set_by.items():
             if not _VARIABLE.fullmatch(name):
-                notes.append(f'the setting "{name}" is left out of {_lines(numbers)}: no shell can use such a name')
+                notes.append(
+                    f'the setting "{name}" above {_lines(numbers)} is not taken over: no shell can use such a name'
+                )
         if self.cron == "debian" and (numbers := set_by.get("CRON_TZ", [])):
             notes.append(
                 f"CRON_TZ above {_lines(numbers)} is only a variable to Debian's cron, which uses a single time zone. "

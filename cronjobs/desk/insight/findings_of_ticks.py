@@ -137,7 +137,7 @@ def _no_tick(health: Health, settings: Settings) -> Iterator[Finding]:
         return
     kept = kept_from_starting_here(settings)
     why = f"; {did_not_start('this host', kept)}" if kept else ""
-    # These ticks were begun, so the crontab line works.
+    # Cron started these ticks, so the crontab line works, and doctor is the command that helps.
     answer = _DOCTOR if kept else None
     if last is None:
         text = f"no tick has ever reached this database{why or '; cron should run one each minute'}"

@@ -73,11 +73,9 @@ def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     for job_type in sorted((health.waiting.unresolved.keys() | health.unknown_schedules.keys()) - same.not_unresolved):
         yield replace(_unknown_type(job_type, health), covers=covered_by_type(job_type, same))
     if health.waiting.more_types:
-        jobs, types = (
-            counted(health.waiting.more_unresolved, "due job"),
-            counted(health.waiting.more_types, "more job type"),
-        )
-        text = f"{jobs} wait for {types} that no host has; only the oldest types are listed one by one"
+        wait = wait_words(health.waiting.more_unresolved, "due job")
+        types = counted(health.waiting.more_types, "more job type")
+        text = f"{wait} for {types} that no host has; only the oldest types are listed one by one"
         yield Finding("unresolved", text, Severity.CRITICAL, command="cronjobs jobs list --status queued")
     yield from map(_misfit, health.misfits)
     for failing in health.failing_types:

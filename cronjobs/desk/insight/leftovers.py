@@ -94,7 +94,7 @@ def _swapped(config: Path, file: Path) -> Leftover:
     """Name the swapped lines of *config*, which is not *file* if the project was moved, or if they are another's."""
     where = "comments in the crontab" + (f" that name {config}" if config != file else "")
     goes_on = config != file and config.exists()
-    when = ", unless that project still runs them" if goes_on else "; until then, nothing runs them"
+    when = "; leave them if that configuration's ticks still run them" if goes_on else "; until then, nothing runs them"
     command = f"cronjobs crontab restore --config {shlex.quote(str(config))}{when}"
     return Leftover("your lines that swap took over", where, command)
 

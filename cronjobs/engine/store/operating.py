@@ -282,10 +282,10 @@ def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
 
 
 def release(connection: Connection, gone: Sequence[HeldJob], act: OperatorAction) -> FinishResult:
-    """Return the jobs in *gone* to the queue, due now. Their runners must certainly be gone. A job that fails its fence
-    is skipped.
+    """Return the jobs in *gone* to the queue, due now. A run of "cronjobs exec" becomes dead and is not returned.
 
-    No try is used up, but one more loss is counted. A run of "cronjobs exec" becomes dead instead.
+    The jobs' runners must certainly be gone. A job that fails its fence is skipped. No try is used up, but one more
+    loss is counted.
     """
     now = database_now(connection)
     # On a cluster, a handler may outlive its supervisor until its permit ends.

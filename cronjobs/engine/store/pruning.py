@@ -196,7 +196,7 @@ def remove_ticks(connection: Connection, before: datetime, after: datetime, limi
 
 
 def old_effects(connection: Connection, before: datetime, after: datetime, limit: int) -> Sequence[Row[Any]]:
-    """Return key and begun_at of the next *limit* effects past their retention that began at or after *after*."""
+    """Return key and begun_at of up to *limit* effects that began at or after *after* and may be pruned now."""
     return run(connection, _OLD_EFFECTS, before=before, after=after, limit=limit).all()
 
 

@@ -284,7 +284,7 @@ def test_what_stays_is_named_with_the_command_that_removes_it(
         f"cronjobs crontab restore --config {config}; until then, nothing runs them",
         f"cronjobs crontab remove --config {config}",
         "cronjobs crontab restore --config /srv/gone/cronjobs.yaml; until then, nothing runs them",
-        f"cronjobs crontab restore --config {there}, unless that project still runs them",
+        f"cronjobs crontab restore --config {there}; leave them if that configuration's ticks still run them",
         "for /srv/gone/cronjobs.yaml, whose ticks fail (",
         "cronjobs crontab remove --config /srv/gone/cronjobs.yaml",
         f"a line of a system crontab: {system}/shop, line 2\n",
