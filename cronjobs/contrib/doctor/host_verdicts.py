@@ -89,7 +89,7 @@ def timeouts(never: Sequence[str]) -> Diagnosis:
     """Judge the timeouts. *never* lists jobs that can never start, and why."""
     if not never:
         return ok("every job's timeout fits into a tick, or the job gets a process of its own")
-    return problem(listed(never), "change the timeout, or run.budget and run.long_jobs")
+    return problem(listed(never), "follow the advice for each job")
 
 
 # --- cron -------------------------------------------------------------------------------------------------------------

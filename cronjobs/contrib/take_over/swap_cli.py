@@ -303,7 +303,7 @@ def _print_changed(old: str, restored: str, file: Path) -> None:
     for each in found[:LISTED]:
         complain(f"line {each.taken.line.number} ({each.schedule.name}): {_changed(each)}")
     if len(found) > LISTED:
-        complain(f"{len(found) - LISTED} more lines differ from their schedules")
+        complain(f"lines that differ from their schedules, too, and are not listed: {len(found) - LISTED}")
 
 
 def _changed(each: LineDifference) -> str:

@@ -25,7 +25,10 @@ class QueueTrends:
 
 
 def queue_trends(connection: Connection, health: Health, among: Collection[str] | None = None) -> QueueTrends:
-    """Return trends of at most QUEUES queues (or those in *among*) that have due jobs and are not paused."""
+    """Return the trends of up to QUEUES queues that have due jobs and are not paused.
+
+    If *among* is given, only its queues are considered.
+    """
     queues = health.waiting.queues
     names = queues.keys() if among is None else among
     due = sorted(name for name in names if queues[name].due and not queues[name].paused)[:QUEUES]

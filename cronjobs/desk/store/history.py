@@ -273,9 +273,10 @@ def spans_at_work(
 def code_changes(
     connection: Connection, since: datetime, read_from: datetime, until: datetime, limit: int
 ) -> Sequence[Row[Any]]:
-    """Return the newest *limit* ticks from *since* on whose version or job types differ from the host's previous tick.
+    """Return the newest *limit* ticks since *since* that had another version or other job types than the tick before.
 
-    Only ticks from *read_from* on that loaded handlers are compared. ``names`` and ``old_names`` are the job types.
+    Only ticks of one host are compared, and only those since *read_from* that loaded handlers. ``names`` and
+    ``old_names`` are the job types.
     """
     return run(
         connection,

@@ -292,7 +292,7 @@ def _too_many_fields(fields: list[str]) -> str:
     first = " ".join(fields[:5])
     if not all(_FIELD_LIKE.fullmatch(field) for field in fields[5:]):
         known = f'write "{first}", and ' if _is_valid(first) else ""
-        return f'{count}: {known}put the rest of the crontab line, which is what runs, in the key "command"'
+        return f'{count}: {known}put the command (the rest of the crontab line) into the key "command"'
     year = len(fields) == 7 or (len(fields) == 6 and re.fullmatch(r"(19|20)\d\d.*", fields[-1], re.ASCII))
     seconds = len(fields) - bool(year) == 6
     what = " and ".join(["seconds"] * seconds + ["years"] * bool(year))

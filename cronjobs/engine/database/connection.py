@@ -1,5 +1,7 @@
 """Open the engine, set pragmas and timeouts, and make writers take turns.
 
+Where the SQL of the two databases differs, statements use ``either`` of ``probe/sql_text.py``.
+
 Both drivers run in autocommit mode. A handler of SQLAlchemy's ``begin`` event opens the transaction. In this way, BEGIN
 and the timeouts need only one round trip. The timeouts are set with ``SET LOCAL``, because in PgBouncer's transaction
 mode no setting may outlive the transaction.

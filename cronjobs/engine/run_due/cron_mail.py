@@ -1,4 +1,7 @@
-"""The output of a tick: events on a terminal, the log, the JSON, and the text that cron mails."""
+"""The output of a tick: events on a terminal, the log, the JSON, and the text that cron mails.
+
+``tick/mail_throttle.py`` decides which causes are mailed now, and words those that are repeated or over.
+"""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class BatchResult:
     # The overdue jobs whose history rows were written.
     recorded: frozenset[int] = frozenset()
     renewal: Renewal | None = None
-    # The jobs of an earlier claim whose COMMIT got no reply.
+    # The COMMIT of an earlier claim got no reply. That claim leased these jobs, as their rows show, so they may start.
     settled: Sequence[Job] = ()
     # These jobs are leased, but must not start: another transaction has locked the row, or a failover may undo the
     # lease.
