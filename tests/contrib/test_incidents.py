@@ -1010,8 +1010,8 @@ def test_an_incident_is_reported_on_postgresql_too(
 
 def test_every_kind_of_finding_has_an_incident() -> None:
     reported = {kind for incident in INCIDENTS for kind in incident.status.split()}
-    # test_alerts.py, test_names_of_exec.py, test_told.py and test_take_over.py make these
-    elsewhere = {"alert", "threshold", "unwatched", "extra", "doubled"}
+    # test_alerts.py, test_names_of_exec.py and test_told.py make these
+    elsewhere = {"alert", "threshold", "unwatched", "extra"}
     assert FINDING_KINDS.keys() == reported | elsewhere
 
 

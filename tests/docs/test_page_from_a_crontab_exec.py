@@ -27,7 +27,7 @@ def test_wrap_writes_what_the_page_shows_and_unwrap_what_it_was(
 ) -> None:
     before, after = (block.text for block in PAGE.blocks("crontab")[1:])
     stored = {"text": before}
-    monkeypatch.setattr(program, "read", lambda *_: stored["text"])
+    monkeypatch.setattr(program, "read", lambda: stored["text"])
     monkeypatch.setattr(program, "replace", lambda old, new: stored.update(text=new))
     monkeypatch.setattr(program, "keep_copy", lambda text: Path("/home/ada/.local/state/cronjobs/crontab-4f1d0c6a52be"))
     monkeypatch.setattr(crontab_wrap, "own_program", lambda: ["/srv/app/.venv/bin/cronjobs"])

@@ -52,7 +52,7 @@ def page(name: str) -> Page:
 @pytest.fixture
 def typed(tmp_path: Path, sqlite_migrated: str, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project without a line in the crontab, whose database is there."""
-    monkeypatch.setattr(program, "read", lambda *_: "")
+    monkeypatch.setattr(program, "read", lambda: "")
     project = Project(tmp_path, f"sqlite:///{sqlite_migrated}")
     project.write(YAML, HANDLERS)
     assert project.call("db", "adopt").code == 0

@@ -80,8 +80,7 @@ def status(
         if not as_json and (waiting := runs_in_spool(source, settings)):
             complain(f"runs of cronjobs exec on this host that are not in the database yet: {waiting:,}")
         if not as_json and (twice := runs_twice(settings)):
-            both = f"{twice.sentence}, and ticks run the same commands"
-            complain(f"{both}: to hand these lines over to ticks, run {twice.hand_over}")
+            complain(twice)
     leaving.leave(0, stuck=False)  # do not wait for threads that the user's modules started
 
 

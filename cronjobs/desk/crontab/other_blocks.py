@@ -73,20 +73,24 @@ def blocks_that_run(crontab: str, restored: str, config: Path) -> list[tuple[str
     return found
 
 
-def runs_twice(settings: Settings, within_s: float = program.ANSWER_S) -> DoubleRuns | None:
-    """Return the lines of this user's crontab that both cron and the ticks of its block for *settings* run, or None.
+def runs_twice(settings: Settings) -> str | None:
+    """Name the lines of this user's crontab that both cron and the ticks of its block for *settings* run, or None.
 
-    None also means that crontab(1) did not answer *within_s* seconds.
+    This is not a finding, because no other host or user could see that it is over.
     """
     if not settings.schedules:
         return None
     try:
-        text = program.read(within_s)
+        text = program.read()
         twice = doubled(text, settings)
         ticks = find(text, program.absolute(settings.file)) is not None
     except CronjobsError:
         return None
-    return twice if ticks and twice.lines else None
+    if not (ticks and twice.lines):
+        return None
+    return (
+        f"{twice.sentence}, and ticks run the same commands: to hand these lines over to ticks, run {twice.hand_over}"
+    )
 
 
 def lines_by_hand(crontab: str, config: Path) -> list[int]:

@@ -30,7 +30,6 @@ _NO_CRONTAB: Final = re.compile(r"no crontab for |can't open '[^'/]+': No such f
 
 TO_UNIX_LINES: Final = r"crontab -l | sed 's/\\r$//' | crontab -"
 _COPY: Final = "crontab-"
-ANSWER_S: Final = 30  # crontab(1) has to answer within this time
 LOCK_TRIES: Final = 200
 LOCK_PAUSE_S: Final = 0.05
 
@@ -110,11 +109,9 @@ def mixed_release(python: Path, config: Path) -> str | None:
     return None
 
 
-def read(within_s: float = ANSWER_S) -> str:
-    """Return the invoking user's crontab, or "" if there is none. Raises CrontabMissing, CrontabFailed or, if
-    crontab(1) does not answer *within_s* seconds, CrontabError.
-    """
-    done = _crontab("-l", within_s=within_s)
+def read() -> str:
+    """Return the invoking user's crontab, or "" if there is none. Raises CrontabMissing or CrontabFailed."""
+    done = _crontab("-l")
     said = text_of(done.stderr)
     if done.returncode == 0:
         return text_of(done.stdout)
@@ -219,16 +216,16 @@ def _copies() -> Path:
     return (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "cronjobs"
 
 
-def _crontab(argument: str, text: str | None = None, within_s: float = ANSWER_S) -> subprocess.CompletedProcess[bytes]:
+def _crontab(argument: str, text: str | None = None) -> subprocess.CompletedProcess[bytes]:
     program = shutil.which("crontab")
     if program is None:
         raise CrontabMissing
     # CRONTAB_NOHEADER=N would make Debian's -l print a header that is not part of the crontab: crontab(1)
     environment = {**os.environ, "LC_ALL": "C", "CRONTAB_NOHEADER": "Y"}
     if text is None:
-        return _answer([program, argument], subprocess.DEVNULL, environment, within_s)
+        return _answer([program, argument], subprocess.DEVNULL, environment)
     with _file_of(text) as file:
-        return _answer([program, argument], file, environment, within_s)
+        return _answer([program, argument], file, environment)
 
 
 def _file_of(text: str) -> IO[bytes]:
@@ -246,11 +243,11 @@ def _file_of(text: str) -> IO[bytes]:
 
 
 def _answer(
-    command: list[str], given: IO[bytes] | int, environment: Mapping[str, str], within_s: float
+    command: list[str], given: IO[bytes] | int, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[bytes]:
     try:
-        return subprocess.run(command, stdin=given, capture_output=True, env=environment, timeout=within_s, check=False)
+        return subprocess.run(command, stdin=given, capture_output=True, env=environment, timeout=30, check=False)
     except subprocess.TimeoutExpired:
-        raise CrontabError(f'"crontab {command[1]}" did not answer within {within_s:g} s') from None
+        raise CrontabError(f'"crontab {command[1]}" did not answer within 30 s') from None
     except OSError as error:
         raise CrontabError(f"{command[0]} cannot be run: {error.strerror}") from None

@@ -8,16 +8,7 @@ from datetime import datetime, timedelta
 from shlex import quote
 from typing import Any
 
-from cronjobs.desk.insight.finding import (
-    Covered,
-    Finding,
-    Severity,
-    for_the_file_here,
-    one_after_another,
-    several,
-    typed,
-    waiting_words,
-)
+from cronjobs.desk.insight.finding import Covered, Finding, Severity, for_the_file_here, several, typed, waiting_words
 from cronjobs.desk.insight.formatting import host_of
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.judged_types import MENDED_OR_ENVIRONMENT
@@ -37,7 +28,7 @@ from cronjobs.desk.insight.same_cause import (
 )
 from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.desk.insight.watched import TwoFiles, last_sign, quiet_after
-from cronjobs.desk.rules.tick_rows import DoubledLines, did_of, no_end
+from cronjobs.desk.rules.tick_rows import did_of, no_end
 from cronjobs.engine.config.keys import FILE
 from cronjobs.engine.config.load import DISABLED
 from cronjobs.engine.config.settings import Settings
@@ -96,18 +87,6 @@ def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER
     yield from _files(health, at_work)
     for host, ticked in sorted(health.watch.two_files.items()):
         yield _two_files(host, ticked)
-    for host, (doubled, begun) in sorted(health.watch.doubled.items()):
-        yield _doubled(host, doubled, begun)
-
-
-def _doubled(host: str, found: DoubledLines, since: datetime | None) -> Finding:
-    lines = several([f"line {number} ({name})" for name, number in found.lines.items()])
-    text = f"on host {host}, cron itself runs {lines} of {found.user}'s crontab, and ticks run the same commands"
-    command = one_after_another(["cronjobs crontab unwrap"] * found.wrapped + ["cronjobs crontab swap"])
-    if host == Identity.here().host:
-        return Finding("doubled", text, since=since, command=command, subject=host, rows=tuple(found.lines))
-    text = f'{text} (on that host, run "{command}")'
-    return Finding("doubled", text, since=since, subject=host, rows=tuple(found.lines))
 
 
 def _foreign(health: Health, settings: Settings) -> Iterator[Finding]:

@@ -30,7 +30,7 @@ from cronjobs.desk.rules.occurrence_results import (
 )
 from cronjobs.desk.rules.pausing import what
 from cronjobs.desk.rules.schedule_names import Name, names_of
-from cronjobs.desk.rules.tick_rows import DoubledLines, did_of, doubled_in
+from cronjobs.desk.rules.tick_rows import did_of
 from cronjobs.desk.store import status_facts as store
 from cronjobs.desk.store.schedule_health import ScheduleSurvey, schedules_by_id
 from cronjobs.desk.store.status_facts import Deaths, Killed, Misdated, Overrunning, WithoutProcess
@@ -183,8 +183,6 @@ class Watched:
     ended_badly: dict[str, datetime | None] = field(default_factory=dict)
     # Maps a host to the time since which its clock is wrong.
     wrong_clocks: dict[str, datetime | None] = field(default_factory=dict)
-    # Maps a host to the lines of its crontab that cron and ticks both run, and the time since which ticks find some.
-    doubled: dict[str, tuple[DoubledLines, datetime | None]] = field(default_factory=dict)
     killed: dict[str, Killed] = field(default_factory=dict)  # maps a host to its killed ticks
     # Maps a host to its last ticks, if they could not start the process of a long job.
     without_process: dict[str, WithoutProcess] = field(default_factory=dict)
@@ -272,7 +270,6 @@ def watch(
         not_loaded=_since(connection, last_ticks, "not_loaded"),
         ended_badly=_since(connection, ticks, "code"),
         wrong_clocks=_since(connection, ticks, "skew_s"),
-        doubled=_doubled(connection, ticks),
         killed=store.killed_lately(connection, KILLED_WITHIN * every, late_after(every), KILLED_TICKS),
         without_process={
             tick["host"]: no_process
@@ -304,19 +301,6 @@ def _since(connection: Connection, ticks: Sequence[Mapping[str, Any]], *names: s
         for tick in ticks
         if not did_of(tick["did"]).keys().isdisjoint(names)
     }
-
-
-def _doubled(
-    connection: Connection, ticks: Sequence[Mapping[str, Any]]
-) -> dict[str, tuple[DoubledLines, datetime | None]]:
-    found = {}
-    for tick in ticks:
-        host = tick["host"]
-        # A tick records the doubled lines when it ends. While it is at work, the lines are still doubled.
-        did = store.last_ended(connection, host) if tick["finished_at"] is None else tick["did"]
-        if (lines := doubled_in(did)) is not None:
-            found[host] = lines, store.doubled_since(connection, host)
-    return found
 
 
 def _files_differ(

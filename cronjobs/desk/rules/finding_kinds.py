@@ -14,7 +14,6 @@ FINDING_KINDS: Final = {
     "config": "a file has a bad entry, or a module cannot be imported",
     "refused": "a host refuses its file",
     "files": "hosts, or the ticks of one host, have different files",
-    "doubled": "cron itself runs a crontab line whose command ticks run, too",
     "schedules_off": "no tick fires schedules",
     "behind": "a schedule is due, but no tick fires it",
     "schedule": "a schedule has not run within its grace",

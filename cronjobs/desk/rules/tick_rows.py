@@ -31,24 +31,6 @@ def no_end(ticks: int, importing: int) -> str:
     return f"{'it was' if ticks == 1 else 'they were'} killed or lost the database{during}"
 
 
-class DoubledLines(NamedTuple):
-    """The lines of a *user*'s crontab whose work ticks do, too: the schedules, and the numbers of the lines.
-
-    ``wrapped``: some lines run through ``cronjobs exec``.
-    """
-
-    user: str
-    lines: Mapping[str, str]
-    wrapped: bool
-
-
-def doubled_in(did: Any) -> DoubledLines | None:
-    """Return the doubled lines that a tick found in the crontab, or None if it found none."""
-    found = did_of(did_of(did).get("doubled"))
-    lines = {str(name): str(number) for name, number in did_of(found.get("lines")).items()}
-    return DoubledLines(str(found.get("user")), lines, found.get("wrapped") is True) if lines else None
-
-
 class Away(NamedTuple):
     """A time in which a tick could not use the database."""
 

@@ -291,21 +291,6 @@ def recorded_since(connection: Connection, host: str, *names: str) -> datetime |
     return _since(_ticks_of(connection, host), lambda tick: not did_of(tick.did).keys().isdisjoint(names))
 
 
-def last_ended(connection: Connection, host: str) -> Any:
-    """Return what the last tick of *host* that ended did, or None if none has ended."""
-    return run(
-        connection,
-        f"SELECT t.did FROM {TICKS} t WHERE t.host = :host AND t.finished_at IS NOT NULL ORDER BY t.id DESC LIMIT 1",
-        host=host,
-    ).scalar()
-
-
-def doubled_since(connection: Connection, host: str) -> datetime | None:
-    """Return when this host's ticks began to find lines that cron and ticks both run."""
-    ended = (tick for tick in _ticks_of(connection, host) if tick.finished_at is not None)
-    return _since(ended, lambda tick: "doubled" in did_of(tick.did))
-
-
 def carried_since(connection: Connection, host: str, fingerprint: str) -> datetime | None:
     """Return when this host's ticks began to have only the file *fingerprint*, or None if the last tick did not."""
     ticks = (tick for tick in _ticks_of(connection, host) if tick.fingerprint is not None)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cronjobs import events
 from cronjobs.clock import SYSTEM, Clock
@@ -48,24 +48,12 @@ class Door(NamedTuple):
     # True if the extra reports problems. Then it is also used in the process of a job that runs outside a tick, and it
     # reports ticks that did not start.
     reports: bool = False
-    looks: bool = False  # true if the hook is a ``LookingHook``
 
 
 def _pings(settings: Settings, _spool: str) -> bool:
     return settings.run.ping is not None or any(each.ping for each in settings.schedules.values())
 
 
-def _runs_shell_lines(settings: Settings, _spool: str) -> bool:
-    """Return whether a schedule runs a text in a shell, as crontab lines do, and there is an extra that compares them.
-
-    The extra is asked for here because the file does not name it. So a project does not miss the extra.
-    """
-    types = (settings.job_types.get(schedule.job) for schedule in settings.schedules.values())
-    lines = any(each is not None and each.command is not None and each.command[1:2] == ("-c",) for each in types)
-    return lines and if_installed(TAKE_OVER) is not None
-
-
-TAKE_OVER: Final = "cronjobs.contrib.take_over"
 DOORS: Final = {
     "ping": Door("cronjobs.contrib.alerts.pings", _pings, reports=True),
     "exec": Door("cronjobs.contrib.exec.hook", lambda _settings, spool: bool(spooled(spool))),
@@ -75,7 +63,6 @@ DOORS: Final = {
         lambda settings, _spool: settings.alerts is not None,
         reports=True,
     ),
-    "take_over": Door(f"{TAKE_OVER}.hook", _runs_shell_lines, looks=True),
 }
 
 
@@ -143,14 +130,6 @@ class Hook:
         """Called when the tick has recorded everything. The call may take until the tick's deadline."""
 
 
-class LookingHook(Hook):
-    """The hook of an extra of cronjobs that finds out something for the tick's row."""
-
-    def facts(self) -> Mapping[str, Any]:
-        """Return facts for the tick's row. Called when the tick's work has ended."""
-        return {}
-
-
 class Extras:
     """The extras of one process. Workers call ``started`` and ``ended``. The loop's thread calls the other methods."""
 
@@ -159,7 +138,6 @@ class Extras:
         self._events: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
         ours = replace(context, emit=self._events.put)
         self._extras = [_Extra(name, door.module, ours) for name, door in doors.items()]
-        self._looking = [each for each in self._extras if doors[each.name].looks]
         self._extras_of_job: dict[int, list[_Extra]] = {}
 
     def begin(self) -> None:
@@ -170,17 +148,6 @@ class Extras:
     def before_work(self) -> None:
         self._each(lambda hook: hook.before_work())
 
-    def facts(self) -> dict[str, Any]:
-        """Return the facts that extras have for the tick's row."""
-        found: dict[str, Any] = {}
-
-        def ask(hook: Hook) -> None:
-            if isinstance(hook, LookingHook):
-                found.update(hook.facts())
-
-        self._each(ask, extras=self._looking)
-        return dict(found)  # an extra that is too late no longer changes the row
-
     def want_handlers(self) -> bool:
         found: list[bool] = []
         self._each(lambda hook: found.append(hook.wants_handlers()))
@@ -190,10 +157,8 @@ class Extras:
         """Call every extra's ``end``, which is its last call, and wait for all of them."""
         self._each(lambda hook: hook.end(summary), SYSTEM.monotonic() + summary.until - self._clock.monotonic())
 
-    def _each(
-        self, do: Callable[[Hook], None], until: float | None = None, extras: Iterable[_Extra] | None = None
-    ) -> None:
-        called = [(extra, extra.call(do)) for extra in (self._extras if extras is None else extras)]
+    def _each(self, do: Callable[[Hook], None], until: float | None = None) -> None:
+        called = [(extra, extra.call(do)) for extra in self._extras]
         for extra, done in called:
             if done is not None:
                 extra.wait(done, until)

@@ -25,14 +25,9 @@ def leave(start: Start, settings: Settings, address: Address, seen: Overview, sp
     """
     inputs = inputs_of(start, settings, address, seen, spool)
     if inputs is None:
-        forget(start)
+        State().take(start.name)
     elif State().read_bytes(start.name) != (content := inputs.to_bytes()):
         State().write_bytes(start.name, content)
-
-
-def forget(start: Start) -> None:
-    """Remove the inputs, so that the next tick of this command line takes all steps."""
-    State().take(start.name)
 
 
 def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview, spool: str) -> Inputs | None:

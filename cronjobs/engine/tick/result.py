@@ -115,7 +115,6 @@ class Result:
     kept_from_starting: list[dict[str, Any]] = field(default_factory=list)  # why earlier ticks did not start
     # The times in which the tick could not use the database, in the form that ``noted_outages`` returns.
     outages: list[dict[str, str]] = field(default_factory=list)
-    of_extras: dict[str, Any] = field(default_factory=dict)  # the facts of extras (``LookingHook.facts``)
     # How far this host's clock is ahead of the database's, or 0 if the difference is acceptable.
     skew_s: float = 0
     faults: int = 0  # the number of faults in the user's code and configuration
@@ -143,7 +142,6 @@ class Result:
             "not_loaded": noted(self.not_loaded),
             "without_process": noted(self.without_process),
             "outages": self.outages,
-            **self.of_extras,
         }
         return counts | {name: value for name, value in more.items() if value}
 

@@ -79,9 +79,6 @@ class SpareTime:
         self._fold()
         if self._is_due:
             self.tick.try_part(self._close_hours, retry_until=0)
-        # A tick that takes schedules over runs because the crontab is about to change.
-        if self.tick.go_on() and not self.held() and not self.tick.taken_over:
-            self.tick.result.of_extras = self.extras.facts()
 
     def end(self) -> None:
         """Call the extras for the last time, after the tick's row is written."""

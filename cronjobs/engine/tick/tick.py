@@ -263,15 +263,10 @@ class Tick(TickContext):
         return self.database_now + timedelta(seconds=monotonic - self.now_read_at)
 
     def leave_inputs(self) -> None:
-        """Let the next ticks of this command line use the fast path. Call this only after a tick without faults.
-
-        If an extra has found something, the next tick takes all steps, because its extras have to look again.
-        """
+        """Let the next ticks of this command line use the fast path. Call this only after a tick without faults."""
         from cronjobs.engine.tick import idle_inputs
 
-        if self.start is not None and self.result.of_extras:
-            idle_inputs.forget(self.start)
-        elif self.start is not None and self.seen is not None:
+        if self.start is not None and self.seen is not None:
             idle_inputs.leave(self.start, self.settings, self.database.address, self.seen, self.spool)
 
     def forget_inputs(self) -> None:

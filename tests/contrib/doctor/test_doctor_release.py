@@ -37,7 +37,7 @@ def ready(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) ->
     project = Project(tmp_path, database_url)
     project.write(READY, HANDLERS)
     crontab = block.block(tmp_path / "cronjobs.yaml", program.interpreter())
-    monkeypatch.setattr(program, "read", lambda *_: crontab)
+    monkeypatch.setattr(program, "read", lambda: crontab)
     monkeypatch.setattr(host, "daemon_runs", lambda *_: True)
     monkeypatch.setattr(outside, "LOGROTATE", tmp_path)
     assert project.call("db", "adopt").code == 0

@@ -39,7 +39,7 @@ CRONTAB = "0 * * * * cronjobs exec hourly -c 'true'\n0 3 * * * cronjobs exec nig
 def crontab(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The user's, which a test may change; the host's zone is UTC."""
     text = {"text": CRONTAB}
-    monkeypatch.setattr(program, "read", lambda *_: text["text"])
+    monkeypatch.setattr(program, "read", lambda: text["text"])
     monkeypatch.setattr(due_by, "host_timezone", lambda: "UTC")
     return text
 

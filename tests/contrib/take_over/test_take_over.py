@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pwd
 import random
 import re
@@ -36,15 +35,11 @@ from cronjobs.desk.crontab import block, host, swapping
 from cronjobs.desk.crontab.lines import Cron
 from cronjobs.desk.crontab.naming import name_of
 from cronjobs.desk.crontab.other_blocks import runs_twice
-from cronjobs.desk.insight import findings
-from cronjobs.desk.insight.finding import Finding
-from cronjobs.desk.insight.gathering import look
 from cronjobs.engine.command.database import ready_database
 from cronjobs.engine.config.host_timezone import host_timezone
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.writing import written
-from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.probe.sql_text import NOW
 from cronjobs.engine.schedules.sync import sync
 from cronjobs.engine.store.sql import run
@@ -821,64 +816,16 @@ def test_install_tries_no_tick_whose_file_would_retire_every_schedule(cron_host:
     assert cron_host.cli("install", "--force").exit_code == 0
 
 
-@pytest.mark.slow
-def test_lines_that_cron_and_ticks_both_run_are_a_finding_until_a_tick_finds_none(cron_host: Host) -> None:
-    imported(cron_host, "@daily a\n* * * * * true\n")
+def test_status_names_lines_that_cron_and_ticks_both_run(cron_host: Host) -> None:
+    imported(cron_host, "@daily a\n")
     settings = load(cron_host.config, environ={})
     assert runs_twice(settings) is None  # there are no ticks
     assert cron_host.cli("install", "--force").exit_code == 0
-    whole = "cron itself runs line 1 (a) and line 2 (true) of your crontab"
-    assert (twice := runs_twice(settings)) is not None
-    assert twice.sentence == whole
-    ran("run-due")
-    [found] = doubled(cron_host)
-    owner = host.user().pw_name
-    assert f"cron itself runs line 1 (a), line 2 (true) of {owner}'s crontab, and ticks run the same" in found.text
-    assert (found.severity, found.command, found.rows) == ("warning", "cronjobs crontab swap", ("a", "true"))
-    assert found.since is not None
-    live = ran("check", "--live", check=False)
-    assert (live.returncode, found.text in " ".join(live.stdout.split())) == (1, True), live.stdout
-    shown = ran("status")
-    assert "all well" not in shown.stdout
-    assert f"{whole}, and ticks run the same commands" in shown.stderr
-    ran("run-due")  # nothing is due, but the tick reads the crontab again
-    assert doubled(cron_host) == [found]
-    ticked(cron_host, os.uname().nodename)  # the next tick has just begun
-    assert doubled(cron_host) == [found]
+    assert str(runs_twice(settings)).startswith("cron itself runs line 1 (a) of your crontab, and ticks run the same")
+    done = subprocess.run([sys.executable, "-m", "cronjobs", "status"], capture_output=True, text=True, check=True)
+    assert str(runs_twice(settings)) in done.stderr
     swapped(cron_host)
     assert runs_twice(settings) is None
-    ran("run-due")
-    assert doubled(cron_host) == []
-
-
-def ran(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own, as cron runs a tick."""
-    words = [sys.executable, "-m", "cronjobs", *command]
-    return subprocess.run(words, capture_output=True, text=True, check=check)
-
-
-def doubled(cron_host: Host) -> list[Finding]:
-    settings = load(cron_host.config, environ={})
-    with closing(ready_database(settings)) as database, database.read() as connection:
-        return [
-            each for each in findings.judge(look(connection, settings, JobTypes()), settings) if each.kind == "doubled"
-        ]
-
-
-@pytest.mark.parametrize("said", ["exec sleep 60", "echo denied >&2; exit 1"])
-def test_a_crontab_program_that_hangs_or_fails_costs_a_tick_little_and_finds_nothing(
-    cron_host: Host, monkeypatch: pytest.MonkeyPatch, said: str
-) -> None:
-    imported(cron_host, "@daily a\n")
-    assert cron_host.cli("install", "--force").exit_code == 0
-    settings = load(cron_host.config, environ={})
-    assert runs_twice(settings) is not None
-    folder = cron_host.folder / "other-bin"
-    folder.mkdir()
-    (folder / "crontab").write_text(f"#!/bin/sh\n{said}\n")
-    (folder / "crontab").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    assert runs_twice(settings, 0.1) is None
 
 
 def test_restore_asks_before_it_stops_the_ticks_other_work(cron_host: Host) -> None:

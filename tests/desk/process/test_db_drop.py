@@ -54,7 +54,7 @@ def typed(request: pytest.FixtureRequest) -> Project:
 
 
 def _project(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setattr(program, "read", lambda *_: "")
+    monkeypatch.setattr(program, "read", lambda: "")
     project = Project(folder, url)
     project.write(YAML, HANDLERS)
     project.execute(update(tables.meta).values(project="shop"))
@@ -276,7 +276,7 @@ def test_what_stays_is_named_with_the_command_that_removes_it(
     (system / "shop").write_text(f"# {starts}{starts}* * * * * root /venv/bin/cronjobs exec a --config {config} -- a\n")
     (system / "other").write_text("* * * * * root /venv/bin/cronjobs run-due --config /srv/x.yaml\n")
     crontab = swapping.swap("@daily a\n", [1], block.block(config, program.interpreter()), config) + lines + other
-    monkeypatch.setattr(program, "read", lambda *_: crontab)
+    monkeypatch.setattr(program, "read", lambda: crontab)
     (tmp_path / "cronjobs.log").touch()
     State().write("a-file", "of a tick")
     said = typed.call("db", "drop", "--dry-run").err

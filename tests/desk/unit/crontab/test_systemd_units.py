@@ -123,7 +123,7 @@ def test_the_command_prints_both_or_writes_both(tmp_path: Path, monkeypatch: pyt
     file = tmp_path / "cronjobs.yaml"
     file.write_text("project: shop\nrun: {every: 2m}\n")
     crontab = block.block(file, program.interpreter())
-    monkeypatch.setattr(program, "read", lambda *_: crontab)
+    monkeypatch.setattr(program, "read", lambda: crontab)
     words = ["systemd", "--config", str(file), "--user"]
     shown = CliRunner().invoke(app, words)
     assert shown.exit_code == 0, shown.output
