@@ -311,7 +311,7 @@ def index_jobs() -> None:
     index(
         "jobs_cancelled",
         table,
-        "finished_at",
+        "status finished_at",
         "status = 'cancelled' AND finished_at IS NOT NULL AND cancel_requested_at IS NOT NULL",
     )
     index("jobs_exec", table, "job_type run_at id", "substr(job_type, 1, 5) = 'exec:' AND started_at IS NOT NULL")

@@ -41,7 +41,7 @@ def file_is_read(app_configs: Any, **_: Any) -> list[CheckWarning]:
     if not flaws:
         return []
     hint = 'Correct the file, or name another one: CRONJOBS = {"config": BASE_DIR / "cronjobs.yaml"}'
-    said = f"ticks cannot use the configuration file that CRONJOBS names: {flaws[0]}"
+    said = f"ticks cannot use the configuration file that the settings name: {flaws[0]}"
     return [CheckWarning(said, hint=hint, id="cronjobs.W006")]
 
 

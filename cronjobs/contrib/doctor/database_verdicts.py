@@ -90,7 +90,7 @@ def locks(blockers: Sequence[Blocker], now: datetime) -> Diagnosis:
     found = [each for each in blockers if each.since is None or now - each.since >= LONG_LOCK]
     if not found:
         return ok("no other session blocks cronjobs")
-    text = "other sessions hold locks that make ticks wait, or pass jobs over: " + listed(
+    text = "other sessions hold locks that make ticks wait, or may make them pass jobs over: " + listed(
         [_blocker(each, now) for each in found]
     )
     first = next((each.pid for each in found if each.pid), 0)

@@ -55,9 +55,9 @@ def blockers(connection: Connection) -> Sequence[Row[Any]]:
 
     Such a session has locked one of our tables, or a session of cronjobs, or of a program that uses our tables, waits
     for it, or it has locked or changed jobs (claims skip locked rows, so nobody waits for it). A session that itself
-    waits is left out. Of the sessions of other users, an ordinary role sees neither the
-    state nor when the transaction began. Then the time is when the first session began to wait, and a session that has
-    only locked or changed jobs is left out.
+    waits is left out. Of the sessions of other users, an ordinary role sees neither the state nor when the transaction
+    began. Then the time is when the first session began to wait, and a session that has only locked or changed jobs is
+    left out.
     """
     return connection.execute(
         text(
@@ -74,6 +74,7 @@ def blockers(connection: Connection) -> Sequence[Row[Any]]:
               UNION ALL
               SELECT l.pid, NULL, NULL, true FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
               WHERE l.granted AND l.relation = to_regclass(:jobs) AND l.mode IN ('RowShareLock', 'RowExclusiveLock')
+                AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
                 AND a.application_name <> 'cronjobs' AND a.xact_start IS NOT NULL)
             SELECT f.pid, a.usename AS "user", a.application_name AS application, a.state,
               coalesce(min(a.xact_start), min(f.waits_since)) AS since, max(f.relation) AS "table",

@@ -139,7 +139,11 @@ def swap(
 
 
 def restore(
-    context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False, yes: BothOption = False
+    context: typer.Context,
+    config: ConfigOption = None,
+    cron: CronOption = WhichCron.DEBIAN,
+    dry_run: DryRunOption = False,
+    yes: BothOption = False,
 ) -> None:
     """Undo swap: restore the lines byte for byte, so that cron runs them again, and remove this configuration's block.
 
@@ -167,11 +171,11 @@ def restore(
             raise typer.Exit(1)
         return
     if dry_run:
-        _print_changed(old, new, file)
+        _print_changed(old, new, file, cron)
         return
     write(old, new)
     echo(f"restored the crontab of {host.user().pw_name}: cron runs its lines again")
-    _print_changed(old, new, file)
+    _print_changed(old, new, file, cron)
     _print_unfinished(old, new, file)
     _print_no_ticks(file)
 
@@ -288,7 +292,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join([*names[:SHOWN], *more])
 
 
-def _print_changed(old: str, restored: str, file: Path) -> None:
+def _print_changed(old: str, restored: str, file: Path, cron: WhichCron) -> None:
     """Print the restored lines that cron runs in another way than their schedules.
 
     The comment that swap made keeps the line as it was, and nobody can see there that the schedule has changed since.
@@ -298,8 +302,8 @@ def _print_changed(old: str, restored: str, file: Path) -> None:
         settings = settings_of_ticks(file, old)
     except CronjobsError:  # restore says elsewhere that it cannot read the file
         return
-    pairs = paired(taken_over(restored, host_timezone(), WhichCron.DEBIAN).taken, settings)
-    found = _differing([pair for pair in pairs if pair.taken.line.number in handed_over], WhichCron.DEBIAN)
+    pairs = paired(taken_over(restored, host_timezone(), cron).taken, settings)
+    found = _differing([pair for pair in pairs if pair.taken.line.number in handed_over], cron)
     for each in found[:LISTED]:
         complain(f"line {each.taken.line.number} ({each.schedule.name}): {_changed(each)}")
     if len(found) > LISTED:

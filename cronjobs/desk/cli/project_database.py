@@ -88,7 +88,7 @@ def snapshot(source: Source, *, only_database: bool = False) -> Iterator[tuple[S
         database.read() as connection,
     ):
         if settings.broken:
-            complain(f"nothing runs with this file, and this command only reads the database: {settings.problems[0]}")
+            complain(f"nothing runs with this file ({settings.problems[0]}); this command only reads the database")
         yield settings, connection, Times(database_now(connection), settings.timezone)
 
 

@@ -103,8 +103,8 @@ def mixed_release(python: Path, config: Path) -> str | None:
                 better = folder / fixed.relative_to(release)
                 return (
                     f"the line names {linked} through the symlink {folder}, which leads to {release}, but it names "
-                    f"{fixed} without that symlink: after the next deploy, the line still uses this file of the old "
-                    f"release. Give the path {better} instead"
+                    f"{fixed} without that symlink: after the next deploy, the line still uses {fixed}, of the old "
+                    f"release. Name {better} instead"
                 )
     return None
 

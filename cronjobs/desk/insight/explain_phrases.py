@@ -67,8 +67,10 @@ def who(tick: TickFacts | None) -> str | None:
 
 
 def left_to_another_tick(maker: TickFacts | None, job: JobFacts | None) -> list[str]:
-    """Say that *maker*, the tick that made *job*, may have been unable to run it. Return [] if it could load all code,
-    or if the job began before that tick ended.
+    """Say that *maker*, the tick that made *job*, may have been unable to run it.
+
+    Return [] if the tick could load all code, if the job began before that tick ended, or if the recorded reason for the
+    wait names the same fault.
     """
     if maker is None or not maker.not_loaded or job is None:
         return []
@@ -76,6 +78,8 @@ def left_to_another_tick(maker: TickFacts | None, job: JobFacts | None) -> list[
     if begun is not None and begun <= maker.last_sign_at:
         return []
     where, what = maker.not_loaded[0]
+    if job.passed_over is not None and where in job.passed_over.why:
+        return []
     left = "so it may have been unable to run the job and left it to another host"
     return [f"That tick could not load {one_line(where, 200)} ({one_line(what, 300)}), {left}."]
 

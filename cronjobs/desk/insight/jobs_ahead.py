@@ -45,7 +45,7 @@ def jobs_ahead(
     ahead = [[row for row in lane.rows if Place(lane.priority, row.run_at, row.id) < place] for lane in lanes]
     candidates = [[Candidate(row.id, row.concurrency_key) for row in rows if row.its_turn] for rows in ahead]
     holding = limits
-    if len(choose(list(chain.from_iterable(candidates)), limits, {}, before=0, free=0).taken) >= workers:
+    if len(choose(list(chain.from_iterable(candidates)), limits, {}, before=0, free=0).taken) >= max(1, workers):
         # These jobs can keep all workers busy: when one of them ends, its limit has room for the next. So only a limit
         # that lets no job start leaves a worker to the jobs behind.
         holding = [limit for limit in limits if limit.most == 0]

@@ -251,7 +251,7 @@ def _is_behind(
     its = [lane for lane in lanes if (lane.queue, lane.job_type) == group[:2]]
     first = min((Place(lane.priority, row.run_at, row.id) for lane in its for row in lane.rows[:1]), default=None)
     ahead = None if first is None else jobs_ahead(first, busy, limits, {}, workers)
-    return ahead is not None and ahead.better + ahead.earlier >= workers
+    return ahead is not None and (ahead.more or ahead.better + ahead.earlier >= workers)
 
 
 def out_of_reach(connection: Connection, late: Sequence[LateGroup], now: datetime) -> list[BeyondOptions]:

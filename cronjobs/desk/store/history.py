@@ -348,14 +348,16 @@ def tick_gaps(connection: Connection, since: datetime, gap: timedelta) -> Sequen
 def gap_before_oldest(connection: Connection, retention: timedelta, gap: timedelta) -> Row[Any] | None:
     """Return the gap before the oldest tick that is kept, if ticks ran before it, else None.
 
-    The gap began at ``started_at`` or earlier: an occurrence was due then, and waited for this tick. Without such a
-    gap, the oldest tick ran as long ago as the *retention* of ticks. ``host`` and ``did`` are the tick's.
+    The gap began at ``started_at`` or earlier: an occurrence was due then, and waited for this tick. Occurrences of a
+    backfill do not count. Without such a gap, the oldest tick ran as long ago as the *retention* of ticks. ``host`` and
+    ``did`` are the tick's.
     """
     return run(
         connection,
         f"""
         SELECT (SELECT min(c.first_for) FROM {OCCURRENCES} c WHERE c.last_for < {shifted_back("o.started_at", ":gap_s")}
-            AND c.decided_at >= o.started_at AND c.decided_at <= {shifted("o.started_at", ":gap_s")}) AS started_at,
+            AND c.decided_at >= o.started_at AND c.decided_at <= {shifted("o.started_at", ":gap_s")}
+            AND (c.reason IS NULL OR c.reason NOT LIKE '{BACKFILLED}%')) AS started_at,
           o.started_at AS finished_at, o.host, o.did
         FROM (SELECT t.started_at, t.host, t.did FROM {TICKS} t ORDER BY t.started_at, t.id LIMIT 1) AS o
         WHERE o.started_at > {after_now(":kept_s")}""",

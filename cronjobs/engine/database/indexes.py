@@ -116,6 +116,7 @@ Index(
 # Finds jobs that were cancelled while they ran, since an effect of such a job may have been cut off.
 Index(
     "cronjobs_jobs_cancelled_idx",
+    jobs.c.status,  # without this column, SQLite would use the index of all ended jobs
     jobs.c.finished_at,
     postgresql_where=text(CANCELLED_RUNNING_SQL),
     sqlite_where=text(CANCELLED_RUNNING_SQL),

@@ -80,7 +80,8 @@ OF_CELERY: Final = {"eta": "run_at", "countdown": "delay"}
 def no_such_argument(said: str, given: Iterable[str], known: Collection[str]) -> TypeError:
     """Return the error for the first name of *given* that is not in *known*."""
     wrong = next(name for name in given if name not in known)
-    meant = OF_CELERY.get(wrong) or nearest(wrong, known)
+    meant = OF_CELERY.get(wrong)
+    meant = meant if meant in known else nearest(wrong, known)
     if "retry" in known and wrong in RetryPolicy.__dataclass_fields__:
         return TypeError(f"{said}() has no argument {wrong!r}: write retry=RetryPolicy({wrong}=…)")
     return TypeError(f"{said}() has no argument {wrong!r}" + (f", did you mean {meant!r}?" if meant else ""))

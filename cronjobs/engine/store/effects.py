@@ -202,12 +202,17 @@ def unknown_of(connection: Connection, job_ids: Collection[int]) -> dict[int, st
 
 
 def performed_by(connection: Connection, job_ids: Collection[int]) -> dict[int, str]:
-    """Return the jobs among *job_ids* that are performing an effect now, each with the key of one such effect."""
+    """Return the jobs among *job_ids* that are performing an effect now, each with the key of one such effect.
+
+    Steps are left out, as in ``cut_off``.
+    """
     rows = run(
         connection,
         f"""SELECT e.job_id, min(e.key) AS key FROM {EFFECTS} e JOIN {JOBS} j ON {_ITS_ATTEMPT}
-           WHERE e.job_id {AMONG_IDS} AND e.state = 'begun' GROUP BY e.job_id""",
+           WHERE e.job_id {AMONG_IDS} AND e.state = 'begun' AND e.key NOT LIKE CAST(:steps AS text)
+           GROUP BY e.job_id""",
         ids=sorted(job_ids),
+        steps=STEPS,
     )
     return {row.job_id: row.key for row in rows}
 

@@ -181,7 +181,8 @@ class Alarm:
             lasted = max(timedelta(0), now - datetime.fromisoformat(entry["since"]))
             # A cause that occurred only once needs no report of its end.
             if entry["seen"] > 1 and ("ended_by" not in entry or entry.get("well")):
-                sentence = f"over after {rough(lasted)}: {entry.get('said', cause)}"
+                counted = f" ({entry['quiet']:,} more since the last report)" if entry.get("quiet") else ""
+                sentence = f"over after {rough(lasted)}: {entry.get('said', cause)}{counted}"
                 ended.setdefault(str(entry.get("alike", cause)), []).append(sentence)
         if changed:
             self._store(known)

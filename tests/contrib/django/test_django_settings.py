@@ -54,6 +54,12 @@ USE_TZ = True
 """
 
 
+@pytest.fixture(autouse=True)
+def outside_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test runner of Django's is active, although Django's test client may have been used before in this process."""
+    monkeypatch.delattr("django.core.mail.outbox", raising=False)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -245,11 +251,10 @@ def test_djangos_check_warns_of_a_router_that_keeps_our_tables_out(sqlite_url: s
     ],
 )
 def test_check_warns_of_a_file_that_no_tick_can_use(
-    written: str | None, said: str | None, folder: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+    written: str | None, said: str | None, folder: Path, sqlite_url: str
 ) -> None:
     from cronjobs.contrib.django.checks import file_is_read
 
-    monkeypatch.delattr("django.core.mail.outbox", raising=False)  # a test before may have used Django's test client
     file = folder / "cronjobs.yaml"
     file.unlink(missing_ok=True)
     if written is not None:
@@ -257,7 +262,7 @@ def test_check_warns_of_a_file_that_no_tick_can_use(
     with django_project(sqlite_url, CRONJOBS={"config": file}):
         found = file_is_read(None)
         assert [each.id for each in found] == (["cronjobs.W006"] if said else [])
-        assert all(f"CRONJOBS names: {file}" in each.msg and str(said) in each.msg for each in found)
+        assert all(f"the settings name: {file}" in each.msg and str(said) in each.msg for each in found)
     with django_project(sqlite_url):
         assert file_is_read(None) == []
 

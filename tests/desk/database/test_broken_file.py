@@ -61,7 +61,7 @@ def test_they_read_the_url_from_what_can_still_be_read(cronjobs: Cronjobs, life:
     for command in LOOKING:
         answer = cronjobs(*command.split())
         assert answer.code == 0, (command, answer)
-        said = "nothing runs with this file, and this command only reads the database: cronjobs.yaml:"
+        said = "nothing runs with this file (cronjobs.yaml:"
         assert (said in answer.err) == ("imports" not in broken)
     assert "reports.nightly" in cronjobs("history").out
     told = " ".join(cronjobs("explain", "2").out.split())

@@ -225,7 +225,7 @@ def test_a_line_with_paths_of_the_link_and_of_its_release_is_noted(tmp_path: Pat
         said = program.mixed_release(by_name["python"], by_name["cronjobs.yaml"])
         assert said is not None
         assert f"but it names {fixed} without that symlink" in said
-        assert said.endswith(f"Give the path {current / fixed.relative_to(release)} instead")
+        assert said.endswith(f"Name {current / fixed.relative_to(release)} instead")
     for one in (current, release):
         assert program.mixed_release(one / python, one / file) is None
     assert program.mixed_release(Path("/usr/bin/python3"), current / file) is None
