@@ -69,8 +69,8 @@ def who(tick: TickFacts | None) -> str | None:
 def left_to_another_tick(maker: TickFacts | None, job: JobFacts | None) -> list[str]:
     """Say that *maker*, the tick that made *job*, may have been unable to run it.
 
-    Return [] if the tick could load all code, if the job began before that tick ended, or if the recorded reason for the
-    wait names the same fault.
+    Return [] if the tick could load all code, if the job began before that tick ended, or if the reason that a tick has
+    recorded names the same fault.
     """
     if maker is None or not maker.not_loaded or job is None:
         return []
