@@ -90,11 +90,11 @@ def job_ended(end: Finished, transition: Transition, policy: RetryPolicy, folder
             of_death = {"error_type": kind, "error": error, "at": at, "tries": _tries(job, transition, policy)}
             return Event("job.dead", facts | of_death, ERROR)
         case Status.FAILED:
-            wait = _ms(transition.delay)
+            wait = _whole_ms(transition.delay)
             of_retry = {"error": error, "tries": _tries(job, transition, policy), "next_delay_ms": wait}
             return Event("job.retried", facts | of_retry, WARNING)
         case _ if transition.delay is not None:
-            return Event("job.snoozed", facts | {"next_delay_ms": _ms(transition.delay)})
+            return Event("job.snoozed", facts | {"next_delay_ms": _whole_ms(transition.delay)})
         case _:
             return Event("job.interrupted", facts | {"error": error}, WARNING)
 
@@ -489,3 +489,8 @@ def _value(value: Any) -> str:
 
 def _ms(span: timedelta | None) -> int | None:
     return None if span is None else round(span.total_seconds() * 1000)
+
+
+def _whole_ms(delay: timedelta | None) -> int | None:
+    """Return the milliseconds after which the job is surely due."""
+    return None if delay is None else -(-delay // timedelta(milliseconds=1))

@@ -18,7 +18,7 @@ from cronjobs.testing import FakeClock
 
 BY_NO_TICK = {"no_tick", "foreign"}  # nobody ticks here: that is for the ping, and for the app
 # Here rows are written that a tick or a command would have written, and that lets the next tick look.
-MADE_BY_SQL = {"crashing", "pause", "slower", "lease", "full", "filling", "ending"}
+MADE_BY_SQL = {"crashing", "effect", "pause", "slower", "lease", "full", "filling", "ending"}
 CHANNEL = AlertChannel("ops", CommandChannel(("true",)), AlertFilter("notice"))
 
 

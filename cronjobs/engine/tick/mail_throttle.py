@@ -181,7 +181,9 @@ class Alarm:
             lasted = max(timedelta(0), now - datetime.fromisoformat(entry["since"]))
             # A cause that occurred only once needs no report of its end.
             if entry["seen"] > 1 and ("ended_by" not in entry or entry.get("well")):
-                counted = f" ({entry['quiet']:,} more since the last report)" if entry.get("quiet") else ""
+                # Causes that ticks find again and again need no count.
+                quiet = entry.get("quiet", 0) if "ended_by" in entry else 0
+                counted = f" ({quiet:,} more since the last report)" if quiet else ""
                 sentence = f"over after {rough(lasted)}: {entry.get('said', cause)}{counted}"
                 ended.setdefault(str(entry.get("alike", cause)), []).append(sentence)
         if changed:

@@ -142,7 +142,9 @@ def test_that_jobs_die_no_more_is_told_once_after_an_hour_in_which_one_went_well
         died(alarm, minute)
     went_well = {20: {"mail.send"}}
     told = {minute: alarm.over((), NOW + minute * MINUTE, went_well.get(minute, ())) for minute in range(10, 300)}
-    assert {minute: said for minute, said in told.items() if said} == {69: [f"over after 1h9m: {DIES}"]}
+    assert {minute: said for minute, said in told.items() if said} == {
+        69: [f"over after 1h9m: {DIES} (9 more since the last report)"]
+    }
 
 
 def test_it_says_until_when_an_idle_tick_need_not_look(alarm: Alarm, tmp_path: Path) -> None:
