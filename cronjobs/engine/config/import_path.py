@@ -43,8 +43,8 @@ def variables(env: Iterable[tuple[str, str]], environ: Mapping[str, str]) -> dic
 
     The file's PATH overrides cron's, and so does each variable under ``env:`` except DJANGO_SETTINGS_MODULE. For
     DJANGO_SETTINGS_MODULE the environment takes precedence, as in manage.py. Otherwise an app could enqueue into one
-    database while ticks read another. *env* contains a variable from an env_file only if the environment
-    lacks the variable.
+    database while ticks read another. *env* contains a variable from an env_file only if the environment lacks the
+    variable.
     """
     found = dict(env)
     if MODULE in found and environ.get(MODULE):

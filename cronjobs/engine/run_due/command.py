@@ -121,11 +121,11 @@ def run_tick(given: TickOptions) -> NoReturn:
         mail.print_causes(reporter)
     mail.send(knows_code=tick.knows_the_code, left_row=tick.row.written)
     unreported.end()
-    if code == 0 and fires and not mail.said and not talk and not given.as_json:
-        tick.leave_inputs()
     if reporter.log.fault is not None:
         # The next tick has to look at the log again, so that its row says whether the fault has ended.
         tick.forget_inputs()
+    elif code == 0 and fires and not mail.said and not talk and not given.as_json:
+        tick.leave_inputs()
     if given.wait and tick.long_jobs:
         if talk:
             reporter.outlet.say(

@@ -25,9 +25,14 @@ def leave(start: Start, settings: Settings, address: Address, seen: Overview, sp
     """
     inputs = inputs_of(start, settings, address, seen, spool)
     if inputs is None:
-        State().take(start.name)
+        forget(start)
     elif State().read_bytes(start.name) != (content := inputs.to_bytes()):
         State().write_bytes(start.name, content)
+
+
+def forget(start: Start) -> None:
+    """Remove the inputs, so that the next tick of this command line is a full tick."""
+    State().take(start.name)
 
 
 def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview, spool: str) -> Inputs | None:

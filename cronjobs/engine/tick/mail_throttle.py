@@ -157,8 +157,8 @@ class Alarm:
         """Forget the causes that have ended, which are those not in *still*.
 
         Return a sentence for each cause that has ended and had occurred more than once, and only one sentence for
-        causes that are alike. *unknown* names what this tick
-        could not check: CODE, DATABASE or both. Causes about what it could not check are kept.
+        causes that are alike. *unknown* names what this tick could not check: CODE, DATABASE or both. Causes about what
+        it could not check are kept.
 
         A cause with ``ended_by`` has ended when it has not occurred for an hour and its job type or channel has
         succeeded since. *well* contains the job types and channels that succeeded in this tick. If there is no success,

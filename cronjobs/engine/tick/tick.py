@@ -271,10 +271,10 @@ class Tick(TickContext):
 
     def forget_inputs(self) -> None:
         """Let the next tick of this command line be a full tick."""
-        from cronjobs.engine.host.state_folder import State
+        from cronjobs.engine.tick import idle_inputs
 
         if self.start is not None:
-            State().take(self.start.name)
+            idle_inputs.forget(self.start)
 
     @property
     def knows_the_code(self) -> bool:
