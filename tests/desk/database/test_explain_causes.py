@@ -613,7 +613,8 @@ def test_a_run_by_hand_for_what_was_missed_is_named(world: World, monkeypatch: p
     assert missed["sentences"][-1:] == said
 
 
-def test_a_run_by_hand_under_the_old_name_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def dies_is_triggered_and_renamed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run of 08:15 dies, ada triggers another one, and then "old" becomes "new"."""
     world.file(old='cron: "15 * * * *", max_attempts: 1')
     world.tick()
     world.plan = [fail()]
@@ -621,6 +622,10 @@ def test_a_run_by_hand_under_the_old_name_is_named(world: World, monkeypatch: py
     brake(world, "trigger", "old", monkeypatch=monkeypatch)
     world.file(new='cron: "15 * * * *", max_attempts: 1, renamed_from: old')
     world.tick(utc("2026-03-02T08:20:00"))
+
+
+def test_a_run_by_hand_under_the_old_name_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    dies_is_triggered_and_renamed(world, monkeypatch)
     for asked in (["1"], ["new", "--at", "08:15"]):
         assert "Job 2, which ada triggered at 08:15:10, succeeded at 08:20:00." in world.ask(*asked), asked
 
@@ -629,13 +634,7 @@ def test_the_runs_of_another_schedule_that_has_the_old_name_now_are_not_counted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the newest entries of a name were read, and those of the other schedule were dropped only afterwards."""
-    world.file(old='cron: "15 * * * *", max_attempts: 1')
-    world.tick()
-    world.plan = [fail()]
-    world.tick(utc("2026-03-02T08:15:10"))
-    brake(world, "trigger", "old", monkeypatch=monkeypatch)
-    world.file(new='cron: "15 * * * *", max_attempts: 1, renamed_from: old')
-    world.tick(utc("2026-03-02T08:20:00"))
+    dies_is_triggered_and_renamed(world, monkeypatch)
     world.go(utc("2026-03-02T08:40:00"))
     entry = {"action": "trigger", "subject": "old", "actor": "eve", "host": "alpha", "detail": {"job_id": 2}}
     with world.database.write() as connection:
