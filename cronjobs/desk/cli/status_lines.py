@@ -9,6 +9,7 @@ from typing import Any, Final
 from cronjobs.desk.cli.known_types import most_tries
 from cronjobs.desk.cli.last_runs import legend, strip
 from cronjobs.desk.cli.output import UNCUT, first, is_cut, labelled, sentence, table, width, wrapped
+from cronjobs.desk.insight.all_well import ALL_WELL, without_finding
 from cronjobs.desk.insight.causes import READ, Causes, cause_text
 from cronjobs.desk.insight.findings import Finding, Severity, judge
 from cronjobs.desk.insight.formatting import (
@@ -25,7 +26,7 @@ from cronjobs.desk.insight.formatting import (
 )
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.queue_trends import QueueTrends, trend_of
-from cronjobs.desk.insight.releasing import ALL_WELL, Holders, without_finding
+from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.schedule_facts import STRIP, ScheduleFacts
 from cronjobs.desk.insight.waiting import entries_of
 from cronjobs.engine.command.printing import coloured

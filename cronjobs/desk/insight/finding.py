@@ -16,9 +16,6 @@ from cronjobs.engine.store.given_up import GivenUp
 from cronjobs.errors import MESSAGE_LIMIT
 from cronjobs.text import one_line
 
-# Printed if there is no finding.
-WELL: Final = "ticks are running, no job is late, no dead job needs attention, no schedule is behind"
-WELL_WITHOUT_PROJECT: Final = "no failed run of cronjobs exec needs attention, and no run is overdue"
 NAMED: Final = 3  # a finding lists this many names, and counts the rest
 
 

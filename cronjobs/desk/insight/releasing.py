@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
-from cronjobs.desk.insight.finding import WELL, WELL_WITHOUT_PROJECT
 from cronjobs.desk.insight.formatting import Times, host_of, safe
-from cronjobs.desk.insight.health import Health
 from cronjobs.desk.rules.tick_rows import did_of
-from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.identity import Identity, is_gone
 from cronjobs.engine.store.operating import HeldJob
 from cronjobs.engine.tick.runners import lease_is_wrong
 from cronjobs.model import rough
-
-ALL_WELL: Final = "all well"
 
 
 @dataclass
@@ -38,12 +33,16 @@ class Holders:
         runner = did_of(tick["did"]).get("runner")
         return self.is_gone(runner) if isinstance(runner, str) else None
 
-    def lease(self, job: Mapping[str, Any], times: Times) -> str:
+    def lease(self, job: Mapping[Any, Any], times: Times) -> str:
         """Return text about the lease of a running job, such as "lease 48s left"."""
         if self.is_gone(job["locked_by"]):
             return "the runner's process is gone"
         left = job["locked_until"] - times.now
         return f"lease {rough(left)} left" if left >= timedelta(0) else f"OVERDUE: lease ended {rough(left)} ago"
+
+    def is_lost(self, job: Mapping[Any, Any], now: datetime) -> bool:
+        """Return whether nobody runs a running job any more, as far as is known: no process, or no lease."""
+        return bool(self.is_gone(job["locked_by"])) or job["locked_until"] < now
 
     def may_release(self, holding: HeldJob, now: datetime) -> bool:
         """Return whether the runner is gone.
@@ -79,18 +78,3 @@ class Holders:
         else:
             seen = f"which cannot be checked from {host_of(self.here.host)}: release the job on that process's host"
         return f"is held by {who}, {seen}; {until}"
-
-
-def without_finding(health: Health, settings: Settings) -> tuple[str, str]:
-    """Return ALL_WELL or "so far", and a text about it, for views that have no finding to show.
-
-    A tick of this host may just have been killed. Nobody knows that of another host's tick.
-    """
-    holders = Holders()
-    for tick in health.ticking(settings.run.every):
-        if tick["finished_at"] is None and holders.tick_is_gone(tick):
-            return "so far", (
-                f"no finding, but the process of the last tick of host {tick['host']} is gone, and the tick recorded "
-                "no end; the next tick continues its work"
-            )
-    return ALL_WELL, WELL_WITHOUT_PROJECT if settings.without_project else WELL

@@ -29,7 +29,7 @@ from support.explained import world as world
 from support.hosts import put
 
 from cronjobs import GiveUp, Snooze, cancel
-from cronjobs.desk.insight.finding import WELL
+from cronjobs.desk.insight.all_well import WELL
 from cronjobs.desk.insight.kept_from_starting import kept_from_starting
 from cronjobs.engine.database import tables
 from cronjobs.engine.host.identity import Identity
@@ -1025,10 +1025,7 @@ def test_ticks_that_could_not_start(world: World, tmp_path: Path, monkeypatch: p
     kept = noted_causes(Alarm(file).kept_from_starting())
     assert Alarm(file).over([], utc("2026-03-03T02:02:10"))
     world.tick(utc("2026-03-03T02:02:10"))
-    with world.database.write() as connection:
-        newest = select(func.max(tables.ticks.c.id)).scalar_subquery()
-        row = update(tables.ticks).where(tables.ticks.c.id == newest)
-        connection.execute(row.values(did={"kept_from_starting": kept}))
+    the_last_tick_recorded(world, kept)
     reason = f"icks of host alpha did not start: {why} (4 times)"
     told = world.ask("s", "--at", "02:00")
     assert f"No tick reached the database between 01:58:00 and 02:02:10. T{reason}." in told
@@ -1045,10 +1042,7 @@ def test_a_tick_by_hand_ended_the_outage_and_the_next_one_recorded_why(world: Wo
     world.ticks(utc("2026-03-03T01:57:00"), utc("2026-03-03T01:58:00"))
     world.ticks(utc("2026-03-03T02:02:10"), utc("2026-03-03T02:03:10"))
     kept = [{"ticks": 4, "since": f"2026-03-03T{since}+00:00", "why": "cronjobs.yaml:6:1: YAML: …"}]
-    with world.database.write() as connection:
-        newest = select(func.max(tables.ticks.c.id)).scalar_subquery()
-        row = update(tables.ticks).where(tables.ticks.c.id == newest)
-        connection.execute(row.values(did={"kept_from_starting": kept}))
+    the_last_tick_recorded(world, kept)
     reason = "icks of host alpha did not start: cronjobs.yaml:6:1: YAML: … (4 times)"
     assert (f"T{reason}." in world.ask("s", "--at", "02:00")) is said
     shown = world.cronjobs("history", "--since", "2026-03-03T01:50", "--json").json
@@ -1057,15 +1051,20 @@ def test_a_tick_by_hand_ended_the_outage_and_the_next_one_recorded_why(world: Wo
     ), "the second time is shorter, and is listed because its cause is recorded"
 
 
+def the_last_tick_recorded(world: World, kept: list[dict[str, Any]]) -> None:
+    """Let the newest tick's row say why earlier ticks did not start."""
+    with world.database.write() as connection:
+        newest = select(func.max(tables.ticks.c.id)).scalar_subquery()
+        row = update(tables.ticks).where(tables.ticks.c.id == newest)
+        connection.execute(row.values(did={"kept_from_starting": kept}))
+
+
 def test_one_tick_that_did_not_start_is_named_although_nothing_counts_as_late(world: World) -> None:
     world.file(**MINUTELY)
     world.ticks(utc("2026-03-03T01:57:00"), utc("2026-03-03T01:58:00"))
     world.tick(utc("2026-03-03T02:00:00"))
     kept = [{"ticks": 1, "since": "2026-03-03T01:59:01+00:00", "why": "the database cannot be reached"}]
-    with world.database.write() as connection:
-        newest = select(func.max(tables.ticks.c.id)).scalar_subquery()
-        row = update(tables.ticks).where(tables.ticks.c.id == newest)
-        connection.execute(row.values(did={"kept_from_starting": kept}))
+    the_last_tick_recorded(world, kept)
     reason = "icks of host alpha did not start: the database cannot be reached (once)"
     assert world.ask("s", "--at", "01:59").verdict == "coalesced"
     assert f"T{reason}." in world.ask("s", "--at", "01:59")
@@ -1084,10 +1083,7 @@ def test_a_short_time_without_ticks_ends_at_a_tick_by_hand_and_no_other_host_tic
     world.tick(utc("2026-03-03T02:00:08"))  # somebody tries a tick, and cron's next tick records why none started
     world.tick(utc("2026-03-03T02:01:02"))
     kept = [{"ticks": 2, "since": "2026-03-03T01:59:05+00:00", "why": "cronjobs.yaml:6:1: YAML: …"}]
-    with world.database.write() as connection:
-        newest = select(func.max(tables.ticks.c.id)).scalar_subquery()
-        row = update(tables.ticks).where(tables.ticks.c.id == newest)
-        connection.execute(row.values(did={"kept_from_starting": kept}))
+    the_last_tick_recorded(world, kept)
     shown = " ".join(world.cronjobs("history", "--since", "2026-03-03T01:50").out.split())
     assert "no tick reached the database between 01:59:05 and 02:00:08: ticks of host alpha did not start" in shown
     assert "other hosts" not in shown

@@ -27,7 +27,7 @@ def hosts(connection: Connection, view: View, _types: JobTypes) -> str:
     return view.page(
         "hosts.html",
         hosts=last_ticks(connection, view),
-        running=[(job, holders.lease(dict(job._mapping), view.times)) for job in running],
+        running=[(job, holders.lease(job._mapping, view.times), holders.is_lost(job._mapping, now)) for job in running],
         progress=progress_by_id(running, tailing.progress_of(connection, [job.id for job in running]), now),
         ticks=_described(explaining.newest_ticks(connection, TICKS), view),
         entries=trail.entries(connection, limit=ENTRIES)[::-1],

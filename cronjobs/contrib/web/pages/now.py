@@ -45,7 +45,9 @@ def now_sections(connection: Connection, health: Health, view: View) -> dict[str
     reported = tailing.progress_of(connection, [job.id for job in running])
     waiting = _waiting(connection, health)
     return {
-        "running": [(job, holders.lease(vars(job), view.times)) for job in running],
+        "running": [
+            (job, holders.lease(vars(job), view.times), holders.is_lost(vars(job), view.times.now)) for job in running
+        ],
         "more_running": health.running_total - len(running),
         "progress": progress_by_id(running, reported, view.times.now),
         "waiting": waiting,

@@ -17,11 +17,11 @@ from cronjobs.contrib.web.pages.now import now_sections
 from cronjobs.contrib.web.strip import LEGEND, QUARTERS, Strip, first_quarter, hours_below
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.acking import CHOICES, USUAL
+from cronjobs.desk.insight.all_well import ALL_WELL, without_finding
 from cronjobs.desk.insight.causes import causes_of
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.health import Health
-from cronjobs.desk.insight.releasing import ALL_WELL, without_finding
 from cronjobs.desk.insight.schedule_facts import NO_RESULT, ScheduleFacts, last_runs, rows_with_next
 from cronjobs.desk.insight.worst_first import run_by_cron, worst_first
 from cronjobs.desk.store import exec_runs

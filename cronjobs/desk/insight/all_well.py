@@ -1,0 +1,28 @@
+"""Say what a view shows if there is no finding."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cronjobs.desk.insight.health import Health
+from cronjobs.desk.insight.releasing import Holders
+from cronjobs.engine.config.settings import Settings
+
+ALL_WELL: Final = "all well"
+WELL: Final = "ticks are running, no job is late, no dead job needs attention, no schedule is behind"
+WELL_WITHOUT_PROJECT: Final = "no failed run of cronjobs exec needs attention, and no run is overdue"
+
+
+def without_finding(health: Health, settings: Settings) -> tuple[str, str]:
+    """Return ALL_WELL or "so far", and a text about it, for views that have no finding to show.
+
+    A tick of this host may just have been killed. Nobody knows that of another host's tick.
+    """
+    holders = Holders()
+    for tick in health.ticking(settings.run.every):
+        if tick["finished_at"] is None and holders.tick_is_gone(tick):
+            return "so far", (
+                f"no finding, but the process of the last tick of host {tick['host']} is gone, and the tick recorded "
+                "no end; the next tick continues its work"
+            )
+    return ALL_WELL, WELL_WITHOUT_PROJECT if settings.without_project else WELL
