@@ -328,6 +328,18 @@ def stop_and_go(pids: Sequence[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
+def due_six_hours_ago() -> str:
+    """The timing of a daily schedule that no test meets in real time, at whatever hour the test runs."""
+    return f"cron: '0 {(SYSTEM.now().hour - 6) % 24} * * *', timezone: UTC"
+
+
+def a_day_passes(project: Project) -> None:
+    """The schedules' occurrences and their watermarks move into the past by a day, so that one more is due."""
+    back = "- 86400000000" if project.is_sqlite else "- interval '24 hours'"
+    project.admin_sql(f"UPDATE cronjobs_occurrences SET first_for = first_for {back}, last_for = last_for {back}")
+    project.sql(f"UPDATE cronjobs_schedules SET seen_until = seen_until {back}, next_at = next_at {back}")
+
+
 def events(stderr_or_log: str, name: str) -> list[str]:
     return re.findall(rf"^.*\b{re.escape(name)} .*$", stderr_or_log, re.MULTILINE)
 

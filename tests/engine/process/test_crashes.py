@@ -21,7 +21,7 @@ import pytest
 from sqlalchemy import Connection
 from support.commands import until
 from support.postgres import PostgresServer
-from support.ticking import Project, Tick, events, patched, rivals
+from support.ticking import Project, Tick, a_day_passes, due_six_hours_ago, events, patched, rivals
 
 from cronjobs.clock import SYSTEM
 from cronjobs.engine.config.settings import RunSettings, Settings
@@ -136,30 +136,23 @@ def test_a_tick_killed_between_the_claim_and_the_start_leaves_it_lost_and_not_be
 
 
 def test_a_crash_in_mid_run_holds_its_schedule_back_no_longer_than_its_lease(project: Project) -> None:
-    project.configure(SHORT_LEASE + "schedules:\n  s: {every: 12h, job: t.gated, overlap: skip}\n")
+    project.configure(SHORT_LEASE + f"schedules:\n  s: {{{due_six_hours_ago()}, job: t.gated, overlap: skip}}\n")
     assert project.tick().wait() == 0
-    half_a_day_passes(project)
+    a_day_passes(project)
     tick = project.start()
     until(lambda: project.effects("start"))
     tick.send(signal.SIGKILL)
     tick.wait()
-    half_a_day_passes(project)
+    a_day_passes(project)
     assert project.tick(**ELSEWHERE).wait() == 0  # the job's row still says running, so this occurrence gives way
     project.open()
     until(project.lease_ended)
     assert project.tick(**ELSEWHERE).wait() == 0
-    half_a_day_passes(project)
+    a_day_passes(project)
     assert project.tick().wait() == 0
     settled = project.sql("SELECT outcome FROM cronjobs_occurrences ORDER BY last_for")
     assert [outcome for (outcome,) in settled] == ["enqueued", "skipped", "enqueued"]
     assert set(project.statuses()) == {"succeeded"}
-
-
-def half_a_day_passes(project: Project) -> None:
-    """The schedule's occurrences so far move into the past by one, and its watermark with them."""
-    back = "- 43200000000" if project.is_sqlite else "- interval '12 hours'"
-    project.admin_sql(f"UPDATE cronjobs_occurrences SET first_for = first_for {back}, last_for = last_for {back}")
-    project.sql(f"UPDATE cronjobs_schedules SET seen_until = seen_until {back}, next_at = next_at {back}")
 
 
 def test_a_job_whose_runners_always_die_is_dead_after_max_losses(project: Project) -> None:

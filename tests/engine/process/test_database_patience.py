@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 from support.commands import started, until
 from support.databases import opened
 from support.postgres import PostgresServer
-from support.ticking import Project, events, patched
+from support.ticking import Project, a_day_passes, due_six_hours_ago, events, patched
 
 from cronjobs import errors
 from cronjobs.clock import SYSTEM
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.slow
 
 NewProject = Callable[[str], Project]
 
-SCHEDULES = "schedules:\n  half-daily: {every: 12h, job: t.quick}\n"
+SCHEDULES = f"schedules:\n  daily: {{{due_six_hours_ago()}, job: t.quick}}\n"
 
 # --- how often, how long ----------------------------------------------------------------------------------------------
 
@@ -206,17 +206,14 @@ def owing(project: Project) -> tuple[int, int]:
     """A project whose next tick has something to do in each of its parts: ids of a lost and of a waiting job."""
     project.configure(SCHEDULES)
     assert project.tick().wait() == 0
-    if project.is_sqlite:
-        back, old = "- 43200000000", "1600000000000000"
-    else:
-        back, old = "- interval '12 hours'", "2020-01-01"
-    project.sql(f"UPDATE cronjobs_schedules SET seen_until = seen_until {back}, next_at = next_at {back}")
+    a_day_passes(project)
+    old = "1600000000000000" if project.is_sqlite else "2020-01-01"
     project.sql("UPDATE cronjobs_meta SET pruned_at = NULL")
     project.add("t.quick", status="succeeded", finished_at=old, idempotency_key="old")
     lost_id = project.add(
         "t.quick", status="running", attempts=1, locked_by="a:b:1:2:3:4", locked_until=old, run_at=old
     )
-    project.configure("run: {workers: 1}\n" + SCHEDULES + "  second: {every: 1h, job: t.quick}\n")
+    project.configure("run: {workers: 1}\n" + SCHEDULES + "  second: {cron: '15 2 29 2 *', job: t.quick}\n")
     return lost_id, project.add("t.quick")
 
 

@@ -15,13 +15,13 @@ from sqlalchemy import Connection, event, text
 from support.databases import opened, until
 from support.postgres import PostgresServer
 from support.proxy import Proxy, proxied
-from support.ticking import Project, Tick, events
+from support.ticking import Project, Tick, a_day_passes, due_six_hours_ago, events
 
 from cronjobs.errors import CommitUnknown, DatabaseUnreachable
 
 NewProject = Callable[[str], Project]
 
-SCHEDULES = "schedules:\n  half-daily: {every: 12h, job: t.quick}\n"
+SCHEDULES = f"schedules:\n  daily: {{{due_six_hours_ago()}, job: t.quick}}\n"
 BROKEN = pytest.mark.parametrize("forward", [True, False], ids=["answer lost", "commit lost"])
 
 
@@ -50,14 +50,13 @@ def test_whichever_commit_of_a_tick_is_lost_everything_is_done_and_told_once(
 ) -> None:
     project = new_project(postgres_migrated).configure(SCHEDULES)
     assert project.tick().wait() == 0
-    back = "- interval '12 hours'"
-    project.sql(f"UPDATE cronjobs_schedules SET seen_until = seen_until {back}, next_at = next_at {back}")
+    a_day_passes(project)
     project.sql("UPDATE cronjobs_meta SET pruned_at = NULL")
     old_id = project.add("t.quick", status="succeeded", finished_at="2020-01-01")
     lost_id = project.add(
         "t.quick", status="running", attempts=1, locked_by="a:b:1:2:3:4", locked_until="2020-01-01", run_at="2020-01-01"
     )
-    behind(proxy, project, "run: {workers: 1}\n" + SCHEDULES + "  second: {every: 1h, job: t.quick}\n")
+    behind(proxy, project, "run: {workers: 1}\n" + SCHEDULES + "  second: {cron: '15 2 29 2 *', job: t.quick}\n")
     before = project.log()
     proxy.lose, proxy.forward = {number}, forward
     assert project.tick().wait() == 0
