@@ -10,6 +10,7 @@ from typing import Final
 from cronjobs.desk import doors
 from cronjobs.desk.cli.output import sentence
 from cronjobs.desk.cli.project_database import missing_file
+from cronjobs.desk.crontab.other_blocks import runs_twice
 from cronjobs.desk.insight.check_notes import limits_that_never_applied
 from cronjobs.desk.insight.findings import judge
 from cronjobs.desk.insight.findings_of_ticks import row_of, wrong
@@ -67,7 +68,8 @@ def ask_database(settings: Settings, known: JobTypes | None) -> Live:
     unnamed = [_problem(settings, f"schedules.{name}.renamed_from", why) for name, why in renames.items()]
     unused = limits_that_never_applied(settings.limits, keys)
     notes = [_problem(settings, f"limits.{prefix}", why) for prefix, why in unused.items()]
-    return Live([*(safe(each, 2000) for each in unnamed), *alarms], notes)
+    twice = runs_twice(settings)
+    return Live([*(safe(each, 2000) for each in unnamed), *alarms, *([twice] if twice else [])], notes)
 
 
 def _problem(settings: Settings, path: str, message: str) -> Problem:

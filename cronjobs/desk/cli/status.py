@@ -16,7 +16,6 @@ from cronjobs.desk.cli.options import JsonOption, Source
 from cronjobs.desk.cli.output import write
 from cronjobs.desk.cli.status_json import all_of_it
 from cronjobs.desk.cli.status_lines import TICKS_SHOWN, cause_lines, head_lines, schedule_lines, work_lines
-from cronjobs.desk.crontab.other_blocks import runs_twice
 from cronjobs.desk.insight.causes import causes_of
 from cronjobs.desk.insight.formatting import Times, at_work_within
 from cronjobs.desk.insight.gathering import look
@@ -79,8 +78,6 @@ def status(
         write(lines)
         if not as_json and (waiting := runs_in_spool(source, settings)):
             complain(f"runs of cronjobs exec on this host that are not in the database yet: {waiting:,}")
-        if not as_json and (twice := runs_twice(settings)):
-            complain(twice)
     leaving.leave(0, stuck=False)  # do not wait for threads that the user's modules started
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from cronjobs.desk.cli.known_types import most_tries
 from cronjobs.desk.cli.last_runs import legend, strip
 from cronjobs.desk.cli.output import UNCUT, first, is_cut, labelled, sentence, table, width, wrapped
+from cronjobs.desk.crontab.other_blocks import runs_twice
 from cronjobs.desk.insight.all_well import ALL_WELL, without_finding
 from cronjobs.desk.insight.causes import READ, Causes, cause_text
 from cronjobs.desk.insight.findings import Finding, Severity, judge
@@ -66,6 +67,8 @@ def head_lines(health: Health, settings: Settings, address: str, times: Times, *
         colour = "green" if verdict == ALL_WELL else "yellow"
         lines += labelled(verdict, [coloured(line, colour) for line in wrapped(safe(text, 400), room)], colour)
     lines += labelled("acked", _finding_lines(known, times, room, most // 2), "bright_black")
+    if found and (twice := runs_twice(settings)):
+        lines += labelled("crontab", [coloured(line, "yellow") for line in wrapped(safe(twice, 400), room)], "yellow")
     lines.append("")
     return lines
 

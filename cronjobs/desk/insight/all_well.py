@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from cronjobs.desk.crontab.other_blocks import runs_twice
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.engine.config.settings import Settings
@@ -16,7 +17,8 @@ WELL_WITHOUT_PROJECT: Final = "no failed run of cronjobs exec needs attention, a
 def without_finding(health: Health, settings: Settings) -> tuple[str, str]:
     """Return ALL_WELL or "so far", and a text about it, for views that have no finding to show.
 
-    A tick of this host may just have been killed. Nobody knows that of another host's tick.
+    A tick of this host may just have been killed, and this user's crontab may run lines that ticks run too. Only this
+    host knows either of the two.
     """
     holders = Holders()
     for tick in health.ticking(settings.run.every):
@@ -25,4 +27,6 @@ def without_finding(health: Health, settings: Settings) -> tuple[str, str]:
                 f"no finding, but the process of the last tick of host {tick['host']} is gone, and the tick recorded "
                 "no end; the next tick continues its work"
             )
+    if twice := runs_twice(settings):
+        return "so far", f"no finding, but {twice}"
     return ALL_WELL, WELL_WITHOUT_PROJECT if settings.without_project else WELL
