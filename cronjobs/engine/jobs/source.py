@@ -31,6 +31,8 @@ def source_hash(settings: Settings) -> str:
     folders = tuple(f"{folder}/" for folder in (*theirs, *map(os.path.realpath, theirs)))
     total = blake2b(__version__.encode(), digest_size=16)
     for name, module in sorted(sys.modules.copy().items()):
+        if name == "__main__":  # the script that started this process, which may stand in the project's .venv
+            continue
         file = _file(module)
         if name.partition(".")[0] in packages or (file.startswith(folders) and not any(x in file for x in _INSTALLED)):
             content = _content(file)

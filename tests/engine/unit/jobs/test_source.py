@@ -47,3 +47,9 @@ def test_a_version_of_the_code_is_its_source_wherever_it_lies(tmp_path: Path) ->
         assert version(tmp_path / "here", **{changed: FILES[changed] + "# another\n"}) != here, changed
     for other in ("shop/unused.py", "venv/lib/site-packages/library.py", "cronjobs.yaml"):
         assert version(tmp_path / "here", **{other: FILES[other] + "# another\n"}) == here, other
+    script = tmp_path / "here/.venv/bin/cronjobs"  # cron's line runs "python -m cronjobs", and people run the script
+    script.parent.mkdir(parents=True)
+    script.write_text(ASK)
+    argv = [sys.executable, "-B", script]
+    started = subprocess.run(argv, cwd=tmp_path / "here", capture_output=True, text=True, check=True)
+    assert started.stdout == here, "how the process was started is not part of the code"
