@@ -9,7 +9,7 @@ from typing import Any
 
 from http_post import post
 
-from cronjobs import Context, RetryPolicy, job
+from cronjobs import Context, GiveUp, RetryPolicy, job
 
 DECLINED = 402
 RETRY = RetryPolicy(delays=["10s", "1m", "5m", "15m", "30m"], max_attempts=15)
@@ -25,6 +25,10 @@ def charge(ctx: Context, payment_id: int, cents: int, currency: str, source: str
 
     Take the amount from the payload and do not look it up: with the same key, the provider expects the same request.
     """
+    # A second job for this payment would be younger than the effect, and could charge after the provider has forgotten
+    # the key. With this key there is only one job.
+    if ctx.idempotency_key != f"charge:{payment_id}":
+        raise GiveUp(f'enqueue this job with idempotency_key=("charge", {payment_id})')
     age = datetime.now(UTC) - (ctx.enqueued_at or datetime.now(UTC))
     on_unknown = "again" if age < PROVIDER_REMEMBERS else "stop"
     with ctx.effect(("charge", payment_id), on_unknown, single_call=True) as effect:

@@ -34,11 +34,13 @@ class Work:
         self.jobs, self.handler, self.payload = jobs, handler, payload
         self.job: Job | None = None
         self.enqueued_at: datetime | None = None
+        self.idempotency_key: str | None = None
 
     def attempt(self) -> Any:
         self.job = self.jobs.claimed() if self.job is None else self.jobs.taken_over(self.job)
         ctx = self.jobs.context(self.job)
         ctx.enqueued_at = self.enqueued_at or ctx.enqueued_at
+        ctx.idempotency_key = self.idempotency_key or ctx.idempotency_key
         return self.handler(ctx, **self.payload)
 
     def attempt_that_dies(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,7 +359,9 @@ def bank(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebSer
 @pytest.fixture
 def payment(jobs: Jobs, bank: WebServer) -> Work:
     handler = recipe("payment").charge
-    return Work(jobs, handler, payment_id=9, cents=4900, currency="eur", source="card_1")
+    work = Work(jobs, handler, payment_id=9, cents=4900, currency="eur", source="card_1")
+    work.idempotency_key = "charge:9"
+    return work
 
 
 def test_a_payment_is_charged_once_and_its_charge_kept(payment: Work, provider: Provider, bank: WebServer) -> None:
@@ -410,6 +414,7 @@ def test_a_declined_card_is_the_payments_result_and_another_one_is_another_payme
     assert payment.attempt() == payment.attempt() == declined
     assert payment.states() == {"charge:9": "recorded"}
     payment.payload |= {"payment_id": 10, "source": "card_2"}
+    payment.idempotency_key = "charge:10"
     payment.attempt()
     assert [call.headers["Idempotency-Key"] for call in bank.calls] == ["charge:9", "charge:10"]
 
@@ -423,6 +428,14 @@ def test_a_payment_older_than_the_providers_memory_waits_for_a_person(
     with pytest.raises(EffectUnknown):
         payment.attempt()
     assert len(provider.charges) == 1
+
+
+@ON_SQLITE
+def test_a_second_job_for_a_payment_charges_nothing(payment: Work, bank: WebServer) -> None:
+    payment.idempotency_key = "charge:9:again"
+    with pytest.raises(GiveUp, match=r'enqueue this job with idempotency_key=\("charge", 9\)'):
+        payment.attempt()
+    assert (bank.calls, payment.states()) == ([], {})
 
 
 # --- file -------------------------------------------------------------------------------------------------------------

@@ -67,7 +67,8 @@ def test_a_runner_killed_after_acting_and_before_recording_repeats_only_what_bea
         gate.shut()
     email = project.add("invoices.email", '{"invoice_id": 7, "to": "ada@example.com"}')
     event = project.add("webhooks.deliver", '{"event_id": "evt-1", "event": {"paid": 7}}')
-    money = project.add("payments.charge", '{"payment_id": 9, "cents": 4900, "currency": "eur", "source": "card_1"}')
+    asked = json.dumps({"payment_id": 9, "cents": 4900, "currency": "eur", "source": "card_1"})
+    money = project.add("payments.charge", asked, idempotency_key="charge:9")
     file = project.add("reports.export", '{"day": "2026-03-02"}')
 
     tick = project.start()
