@@ -114,9 +114,7 @@ def _refused(connection: Connection, ids: Collection[int]) -> dict[int, set[str]
 
 
 def outlived(connection: Connection, limit: int) -> Sequence[int]:
-    """Return the ids of up to *limit* waiting jobs whose payloads have been misfits for MOST, in the order of the
-    index.
-    """
+    """Return the ids of up to *limit* waiting jobs that have been misfits for MOST, in the order of the index."""
     statement = f"SELECT id FROM {JOBS} WHERE {_OUTLIVED} ORDER BY job_type, misfit_since, id LIMIT :limit"
     return run(connection, statement, limit=limit).scalars().all()
 
@@ -124,7 +122,7 @@ def outlived(connection: Connection, limit: int) -> Sequence[int]:
 def give_up_outlived(connection: Connection, ids: Collection[int]) -> list[tuple[Job, str]]:
     """Mark these jobs as dead, and return them with their errors.
 
-    Jobs that are no longer misfits for that long, or that another transaction has locked, are skipped.
+    Jobs that ``outlived`` would no longer return, or that another transaction has locked, are skipped.
     """
     rows = run(
         connection,

@@ -41,8 +41,7 @@ TAKES: Final[Mapping[str, tuple[Status, ...]]] = {
 }
 CANCELLED: Final = f"status = 'cancelled', finished_at = {NOW}, last_error = :error, error_type = NULL, {RELEASE_KEY}"
 
-# A row that is older than the limits of LENGTHS may exceed them. The row may stay, but must not become a waiting job
-# again.
+# A row from before the limits in LENGTHS may exceed them. Such a row may stay, but must not become a waiting job again.
 _TOO_LONG: Final = (
     "CASE " + " ".join(f"WHEN {in_bytes(f'j.{c}')} > {n} THEN '{c}'" for c, n in LENGTHS.items()) + " END"
 )
@@ -150,7 +149,7 @@ def take_back(connection: Connection, ids: Collection[int], act: OperatorAction)
 def begun(connection: Connection, ids: Collection[int]) -> dict[int, int | None]:
     """Return the jobs among *ids* that have or had an attempt, each with the number of its last attempt.
 
-    The number is None for a job that has been pruned, because only ended jobs are pruned.
+    A pruned job counts as begun, because only ended jobs are pruned. Its number is None.
     """
     statement = f"""
       SELECT j.id, j.attempts, CASE WHEN j.status IN ('queued', 'failed', 'cancelled')

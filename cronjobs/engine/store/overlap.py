@@ -84,7 +84,7 @@ def busy_schedules(
 
 
 def runnable_value(connection: Connection, runnable: Collection[str] | None) -> str | None:
-    """The value of the parameter ``:runnable``."""
+    """Return the value of the parameter ``:runnable``."""
     return None if runnable is None else group_value(connection, sorted(runnable))
 
 
@@ -101,7 +101,7 @@ def running_beside(connection: Connection, job_id: int) -> int | None:
 
 
 def take_turns(connection: Connection, claimed: Sequence[int]) -> None:
-    """Raise TurnTaken if a schedule, of which a job has just been *claimed*, has another running job.
+    """Raise TurnTaken if a job just *claimed* runs beside another job of its schedule.
 
     The claim itself took the lock (HOLDS_TURN). This check is a second statement, with a newer snapshot. So it also
     sees jobs that another claim took and committed before we had the lock.

@@ -103,8 +103,7 @@ def stored_schedules(connection: Connection, rows: Sequence[Row[Any]]) -> list[S
     by_name: dict[str, list[Row[Any]]] = {}
     for pause in pauses_of_schedules(connection):
         (of_everything if pause.scope == "all" else by_name.setdefault(pause.name, [])).append(pause)
-    # Pass the columns by position. To pass the columns by name takes twice as long, and ten thousand schedules may
-    # exist.
+    # Pass the columns by position. Passing them by name takes twice as long, and there may be ten thousand schedules.
     return [_schedule(*row, pauses=[*of_everything, *by_name.get(row.name, ())]) for row in rows]
 
 
