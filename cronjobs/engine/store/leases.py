@@ -429,18 +429,6 @@ def _succeeded(recorded: Mapping[int, str]) -> frozenset[int]:
     return frozenset(id_ for id_, outcome in recorded.items() if outcome == "succeeded")
 
 
-def add_afterword(connection: Connection, ends: Sequence[Finish]) -> None:
-    """Add late output and errors to the history of attempts that recorded their success before they ended."""
-    _run(
-        connection,
-        f"""UPDATE {JOB_RUNS} AS r SET output = coalesce(o.output, r.output), error = coalesce(o.error, r.error),
-             error_type = coalesce(o.error_type, r.error_type), traceback = coalesce(o.traceback, r.traceback)
-           FROM {_GROUP} AS o
-           WHERE {_IN_HISTORY} AND r.outcome = 'succeeded'""",
-        ends,
-    )
-
-
 def settle(connection: Connection, finishes: Sequence[Finish], written: FinishResult) -> FinishResult:
     """Correct *written*, the result of ``finish``, from the history.
 
@@ -453,5 +441,12 @@ def settle(connection: Connection, finishes: Sequence[Finish], written: FinishRe
     ended = _succeeded(recorded)
     more = [added for end in lost if end.lease.job_id in ended and (added := late_output(end)) is not None]
     if more:
-        add_afterword(connection, more)
+        _run(
+            connection,
+            f"""UPDATE {JOB_RUNS} AS r SET output = coalesce(o.output, r.output), error = coalesce(o.error, r.error),
+                 error_type = coalesce(o.error_type, r.error_type), traceback = coalesce(o.traceback, r.traceback)
+               FROM {_GROUP} AS o
+               WHERE {_IN_HISTORY} AND r.outcome = 'succeeded'""",
+            more,
+        )
     return replace(written, written=written.written | ours | ended, lost=written.lost - ours - ended, succeeded=ended)
