@@ -52,4 +52,5 @@ def lengths(name: str, condition: str, /, **longest: int) -> list[CheckConstrain
 
 def _within(count: str, column: str, most: int) -> str:
     within = f"{count.format(column)} <= {most}"
+    # No column called "name" can be NULL.
     return within if column == "name" else f"({column} IS NULL OR {within})"

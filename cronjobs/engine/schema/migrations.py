@@ -31,7 +31,7 @@ from cronjobs.engine.schema.grants import literal, quoted
 from cronjobs.engine.store.meta import has_table, qualified, read_meta, refuse_unsupported, require_revision
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaMissing, SchemaNotUpgraded
 
-# The attributes of alembic's configuration by which we pass objects to env.py.
+# We pass objects to env.py in these attributes of alembic's configuration.
 CONNECTION: Final = "cronjobs_connection"
 ADDRESS: Final = "cronjobs_address"
 
@@ -55,7 +55,7 @@ _NO_RIGHT: Final = "42501"  # insufficient_privilege
 
 _SQLITE_PATIENCE_S: Final = 60.0
 
-# A migration that has its own transaction uses these statements. They must not run in the transaction of another
+# Only a migration in its own transaction runs these statements. They must not run in the transaction of another
 # program.
 _OF_AN_OWN_TRANSACTION: Final = ("BEGIN", "COMMIT", "SET LOCAL", "SELECT pg_advisory_xact_lock")
 
@@ -259,7 +259,7 @@ def _options() -> dict[str, Any]:
 
 
 def _is_ours(name: str | None, kind: str, _parents: Any) -> bool:
-    """Return whether *name* is one of our names. Autogenerate then ignores the tables of the user's app."""
+    """Return whether *name* is one of our names, so that autogenerate ignores the tables of the user's app."""
     return kind != "table" or (name is not None and name.startswith(PREFIX) and name != VERSION_TABLE)
 
 
