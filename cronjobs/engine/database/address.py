@@ -1,4 +1,4 @@
-"""Parse a database URL, in any form that apps use, to an Address."""
+"""Parse a database URL, in any form that apps use, into an Address."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _escaped_userinfo(text: str) -> str:
 
 
 def _is_misread(text: str) -> bool:
-    """Return whether the URL has another @ after the @ that ends the password. Then the first @ may be part of the
+    """Return whether the URL has another @ after the @ that ends the password, so that the first @ may be part of the
     password.
 
     In that case the remainder of the password would be shown in errors, and looked up as a host. Values of known

@@ -55,9 +55,9 @@ T = TypeVar("T")
 
 OLDEST_SERVER: Final = 14
 OLDEST_SQLITE: Final = (3, 35)  # the first version with RETURNING
-# The timeout is short, because our writers take turns instead. Turns are fairer than SQLite's own polling.
+# The timeout is short, because our writers take turns, which is fairer than SQLite's own polling.
 BUSY_TIMEOUT_MS: Final = 20
-# Wait at least this long for a turn or a lock, even if the command has no time left. A tick's last statements are sent
+# Wait at least this long for a turn or a lock, even if the command has no time left. A tick sends its last statements
 # after its deadline, and the watchdog ends the tick a second after the deadline.
 LEAST_PATIENCE_S: Final = 0.2
 READ_PATIENCE_S: Final = 5.0
@@ -135,8 +135,8 @@ class Database(OutOfReach):
         """Yield a connection with one short write transaction, which is committed at the end of the block.
 
         On SQLite, writers take turns, because SQLite's own busy handler is not fair. The threads of a process take
-        turns by a condition variable, and processes take turns by flock on files beside the database. Raises
-        DatabaseBusy after *patience* seconds without a turn.
+        turns with a condition variable, and processes with flock on files beside the database. Raises DatabaseBusy
+        after *patience* seconds without a turn.
 
         On PostgreSQL, the reply to COMMIT can get lost. In that case we ask the server whether the transaction was
         committed. So any other error means that nothing was written, and that the block may be repeated. If we cannot
@@ -366,7 +366,8 @@ def _refuse_ended(session: Any, record: Any, _proxy: object) -> None:
 
     A server sends nothing to an idle session until it ends the session. So no round trip is needed to notice the end.
     """
-    # If a fresh connection has ended already, its first statement says why. The pool would only say that it is closed.
+    # If the server has already ended a fresh connection, its first statement reports why. The pool would only report
+    # that the connection is closed.
     if record.info.pop(_FRESH, False):
         return
     if not session.closed:
@@ -404,7 +405,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     try:
         _set_pragmas(connection)
     except sqlite3.Error:
-        # The pool does not know this connection yet, so it would not close it.
+        # The pool does not know this connection yet, so the pool would not close it.
         connection.close()
         raise
 

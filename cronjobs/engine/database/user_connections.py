@@ -230,7 +230,7 @@ def _row_of(columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
 
 
 def _text(row: Sequence[Any]) -> Sequence[Any]:
-    """Return the row with bytes decoded. A user's sqlite3 connection may return texts as bytes (text_factory)."""
+    """Return the row with bytes decoded: a user's sqlite3 connection may return texts as bytes (text_factory)."""
     return [decoded(value) if isinstance(value, bytes) else value for value in row]
 
 
@@ -242,7 +242,7 @@ def _rendered(statement: Executable, dialect: Dialect) -> tuple[str, tuple[str, 
     return str(compiled).strip(), tuple(compiled.positiontup or ())
 
 
-# This is cached, because every enqueue needs the URL.
+# Cached, because every enqueue needs the URL.
 @lru_cache(maxsize=64)
 def _url(user: Any, host: Any, port: Any, name: Any) -> str:
     host = str(host or "")

@@ -38,8 +38,8 @@ def settle_tick(arguments: Sequence[str]) -> int | None:
     try:
         return _settle(arguments)
     except Exception:
-        # A file is changing, the database is unreachable, or this code has a bug. The full tick meets it, too,
-        # and reports it.
+        # A file is changing, the database is unreachable, or this code has a bug. The full tick will meet the same
+        # fault and report it.
         return None
 
 
@@ -54,8 +54,8 @@ def _settle(arguments: Sequence[str]) -> int | None:
         inputs = None if content is None else Inputs.from_bytes(content, start)
         if inputs is None:
             return None
-        # A full tick is needed if an alarm may have ended, if a message waits to be printed, or if a tick was killed
-        # that may have recorded deaths.
+        # A full tick is needed if an alarm may have ended, if a message waits to be printed, or if a killed tick may
+        # have recorded deaths.
         quiet = all(_is_quiet(_kept(descriptor, inputs[name])) for name in ("alarm", "alarm_of_file"))
         quiet = quiet and _kept(descriptor, inputs["word"]) is None
         quiet = quiet and all(map(is_alive, (_kept(descriptor, inputs["unreported"]) or b"").decode().splitlines()))
@@ -114,7 +114,7 @@ class Probe:
         self.inputs = inputs
         self._place = place
         self._session: FileSession | ServerSession | None = None
-        # The lease holders on this host that were seen in earlier looks, and that may hold leases again.
+        # The lease holders on this host that earlier looks saw, and that may hold leases again.
         self._holders: set[str] = set()
 
     def settle(self, **more: Any) -> bool:

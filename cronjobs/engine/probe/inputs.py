@@ -1,8 +1,8 @@
 """The facts about a configuration that the fast path needs. A full tick that found no fault stores these facts in a
 file.
 
-The file contains no value from the configuration, an env_file, a variable or the command line. The file says only where
-to find each value, and contains a hash of all sources. If a source has changed or cannot be read, the full tick takes
+The file contains no value of the user's: only where to find each value (in the configuration, an env_file, a variable
+or the command line), and a hash of all these sources. If a source has changed or cannot be read, the full tick takes
 over.
 """
 

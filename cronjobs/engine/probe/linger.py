@@ -1,8 +1,8 @@
 """A lingering tick: it stays until its budget is used.
 
-This tick queries the database every second, and starts a full tick when work is due.
+This tick queries the database at the interval that ``run.linger`` gives, and starts a full tick when work is due.
 
-The full tick is a separate process. So this process never loads slow modules or user code.
+The full tick is a separate process, so this process never loads slow modules or user code.
 """
 
 from __future__ import annotations
