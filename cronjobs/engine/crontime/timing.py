@@ -206,8 +206,7 @@ def clock_changes(timing: Timing, after: datetime, until: datetime) -> Iterator[
     """Yield the clock changes later than *after*, up to *until*, that affect a schedule: the instant, and the effect in
     words.
 
-    Unlike ``remarks``, this function also describes times in a gap that do not run at all. Such a time has no
-    occurrence that ``remarks`` could describe.
+    Also describes times in a gap that do not run at all. ``remarks`` cannot, because such a time has no occurrence.
     """
     if isinstance(timing, EveryTiming):
         return

@@ -102,8 +102,8 @@ def _is_misread(text: str) -> bool:
     """Return whether the URL has another @ after the @ that ends the password, so that the first @ may be part of the
     password.
 
-    In that case the remainder of the password would be shown in errors, and looked up as a host. Values of known
-    options may contain an @.
+    Without this check, errors would show the rest of the password, and libpq would look it up as a host. Values of
+    known options may contain an @.
     """
     userinfo, _, rest = text.partition("://")[2].partition("@")
     place, _, query = rest.partition("?")

@@ -1,10 +1,7 @@
 """Open the engine, set pragmas and timeouts, and make writers take turns.
 
-Where the SQL of the two databases differs, statements use ``either`` of ``probe/sql_text.py``.
-
 Both drivers run in autocommit mode. A handler of SQLAlchemy's ``begin`` event opens the transaction. In this way, BEGIN
-and the timeouts need only one round trip. The timeouts are set with ``SET LOCAL``, because in PgBouncer's transaction
-mode no setting may outlive the transaction.
+and the timeouts need only one round trip.
 """
 
 from __future__ import annotations
@@ -138,11 +135,10 @@ class Database(OutOfReach):
         turns with a condition variable, and processes with flock on files beside the database. Raises DatabaseBusy
         after *patience* seconds without a turn.
 
-        On PostgreSQL, the reply to COMMIT can get lost. In that case we ask the server whether the transaction was
-        committed. So any other error means that nothing was written, and that the block may be repeated. If we cannot
-        ask the server, CommitUnknown is raised. *next_in_line* is for the tick's loop. The loop gets its turn before
-        other threads. Its transactions are not looked up on the server, because the loop's own rows show whether its
-        COMMIT succeeded.
+        On PostgreSQL, the reply to COMMIT can get lost. Then we ask the server whether it committed the transaction. So
+        any other error means that nothing was written, and that the block may be repeated. If we cannot ask the server,
+        CommitUnknown is raised. *next_in_line* is for the tick's loop. The loop gets its turn before other threads. Its
+        transactions are not looked up on the server, because the loop's own rows show whether its COMMIT succeeded.
         """
         with self._translating_errors():
             if not self.is_sqlite:
@@ -247,8 +243,8 @@ class Database(OutOfReach):
     def _was_committed(self, number: str, life: str | None) -> bool | None:
         """Return whether the server committed transaction *number*.
 
-        *life* identifies the time between two crashes of the server. Returns None if the server did not answer in time.
-        Also returns None if the server has crashed since that *life*, because then its answer cannot be trusted.
+        *life* identifies the time between two crashes of the server. Returns None if the server did not answer in time,
+        or if it has crashed since that *life*, because then its answer cannot be trusted.
         """
         give_up_at = min(self.clock.monotonic() + SETTLE_S, self.give_up_at)
         while True:
@@ -348,8 +344,7 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
 def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
     """Connect to a server. Refuse a server that is too old, or a database that has no encoding."""
     connection = dialect.connect(*arguments, **options)
-    # Version 14 introduced client_connection_check_interval. Without this setting, the SQL of a dead runner would keep
-    # running, and might even commit.
+    # Version 14 introduced client_connection_check_interval, which we need (see ``server_session``).
     if (version := connection.info.server_version // 10_000) < OLDEST_SERVER:
         connection.close()
         raise ServerTooOld(str(address), version)

@@ -92,7 +92,7 @@ class Turns:
             self._others += by
 
     def _fetch(self, give_up_at: float) -> None:
-        """Get the turn for the process. In the meantime, the other threads wait for this thread."""
+        """Get the turn for the process, while its other threads wait for this one."""
         self._fetching = True
         self._changed.release()
         got = False

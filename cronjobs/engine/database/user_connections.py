@@ -162,7 +162,7 @@ class _Django(PlainConnection):
 def plain_connection(target: Any, schema: str | None = None) -> PlainConnection | None:
     """Return *target* (psycopg 3, sqlite3 or Django) wrapped for ``run``. Return None for anything else.
 
-    This function imports no driver. A caller that has a connection has already imported the driver of that connection.
+    No driver is imported here, because a caller that has a connection has already imported its driver.
     """
     if isinstance(target, sqlite3.Connection):
         return _Sqlite3(target, _SQLITE3, None)

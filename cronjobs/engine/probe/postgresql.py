@@ -1,6 +1,6 @@
 """Query PostgreSQL through libpq's C API, and write the tick's row in the same statement.
 
-libpq's functions are documented in PostgreSQL's manual under "libpq — C Library". The import of psycopg would take ten
+libpq's functions are documented in PostgreSQL's manual under "libpq — C Library". Importing psycopg would take ten
 times as long as the query.
 """
 

@@ -41,9 +41,9 @@ def folder_here() -> str:
 
 
 def spool_address(config: str | None, url: str | None) -> str:
-    """Return the address of a project's spooled runs: a name that its spool files begin with.
+    """Return the address of a project's spooled runs, with which the names of its spool files begin.
 
-    The name depends on the configuration file's path, and on a database URL that is given outside the file.
+    The address depends on the configuration file's path, and on a database URL from outside the file.
     """
     # Do not resolve links, because a deploy may change links such as /srv/shop/current.
     file = os.path.normpath(config) if config else ""

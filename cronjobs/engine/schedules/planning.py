@@ -1,4 +1,4 @@
-"""Plan what happens to the occurrences that a schedule still has to settle, which it "owes". Pure.
+"""Plan how a schedule settles the occurrences that it still "owes". Pure.
 
 The plan follows from the schedule's watermark, its pauses and its older definitions. An ordinary pause postpones
 occurrences. While the pause is in force, its schedules are not settled. When the pause ends, ``catch_up`` decides once

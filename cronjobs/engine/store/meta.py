@@ -86,8 +86,8 @@ def is_ours(settings: Settings, project: str, environment: str) -> bool:
     """Return whether *project* and *environment*, which own the database, are those of *settings*.
 
     Returns False if no project owns the database yet. Raises MovedDatabase if the database was copied elsewhere, and
-    ForeignDatabase if it has another owner. Because of these errors, we never claim jobs in a restored copy or in
-    another app's database, and never write to it.
+    ForeignDatabase if it has another owner. So we never claim jobs in a restored copy or in another app's database, and
+    never write to it.
     """
     ours, theirs = (settings.project, settings.environment), (project, environment)
     if ours == theirs:

@@ -107,8 +107,8 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
     try:
         with connection.begin_nested():
             done = _change(connection, ids, _CAN_RETRY, again, act.as_of)
-    # In the meantime, another transaction has committed a job with the key of one of these jobs. The caller's next try
-    # will see that job.
+    # Another transaction has just committed a job with the key of one of these jobs. The caller's next try will see
+    # that job.
     except IntegrityError:
         return Changed()
     follow_renames(connection, done)

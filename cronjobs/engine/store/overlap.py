@@ -1,7 +1,7 @@
 """Decide which jobs of a schedule block each other. Only running jobs, and jobs that some host can run, block others.
 
 The SQL here compares a job ``j`` with the other jobs of its schedule, ``o``. ``:runnable`` is the list of job types
-that some host can run. It is NULL if that is unknown. In that case every job counts as runnable.
+that some host can run. It is NULL if that is unknown, and then every job counts as runnable.
 """
 
 from __future__ import annotations
