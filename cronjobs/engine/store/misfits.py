@@ -129,7 +129,10 @@ def give_up_outlived(connection: Connection, ids: Collection[int]) -> list[tuple
         f"SELECT {FACTS_UNREAD}, j.last_error FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.{_OUTLIVED} {LOCK}",
         ids=sorted(ids),
     ).all()
-    given_up = [(job_from(row), _outlived(row.last_error)) for row in rows]
+    given_up = [
+        (job_from(row), f"{one_line(str(row.last_error or MISFIT), ERROR_LIMIT - len(OUTLIVED) - 2)}; {OUTLIVED}")
+        for row in rows
+    ]
     for job, error in given_up:
         run(
             connection,
@@ -141,10 +144,6 @@ def give_up_outlived(connection: Connection, ids: Collection[int]) -> list[tuple
         count_jobs(connection, [job.id for job, _ in given_up])
         look_soon(connection)
     return given_up
-
-
-def _outlived(said: object) -> str:
-    return f"{one_line(str(said or MISFIT), ERROR_LIMIT - len(OUTLIVED) - 2)}; {OUTLIVED}"
 
 
 @dataclass(frozen=True)
