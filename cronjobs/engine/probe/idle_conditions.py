@@ -164,8 +164,9 @@ ROW = f"""
 
 _ANSWERS = " || ".join(f"CASE WHEN {condition} THEN '1' ELSE '0' END" for condition in IDLE.values())
 _LINES = either(postgresql="string_agg(h.locked_by, chr(10))", sqlite="group_concat(h.locked_by, char(10))")
-# The beginning of a query whose ``verdict`` is one row: whether the tick is idle; the results of the IDLE conditions in
-# their order, one digit each; and the lease holders on this host, one per line, or NULL if this host has none.
+# The beginning of a query with one row, ``verdict``. ``idle`` is whether the tick is idle. ``answers`` has one digit
+# for each of the IDLE conditions, in their order. ``holders`` are the lease holders on this host, one per line, or NULL
+# if this host has none.
 VERDICT = f"""
 WITH RECURSIVE {BRANCHES}, seen AS ({SEEN}),
 answered AS (SELECT {_ANSWERS} AS answers, held_here FROM seen),

@@ -148,7 +148,6 @@ class ServerSession:
         ]
 
     def _literal(self, text: str) -> str:
-        """Return *text* as a quoted SQL literal."""
         plain = text.encode()
         pointer = self._pq.PQescapeLiteral(self._connection, plain, ctypes.c_size_t(len(plain)))
         if not pointer:

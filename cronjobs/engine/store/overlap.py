@@ -84,7 +84,6 @@ def busy_schedules(
 
 
 def runnable_value(connection: Connection, runnable: Collection[str] | None) -> str | None:
-    """Return the value of the parameter ``:runnable``."""
     return None if runnable is None else group_value(connection, sorted(runnable))
 
 

@@ -85,7 +85,6 @@ def one_job(connection: Connection, job_id: int) -> Row[Any] | None:
 
 
 def newest_jobs(connection: Connection, limit: int) -> Sequence[Row[Any]]:
-    """Return up to *limit* jobs, newest first."""
 
     def query(with_json: bool) -> Select[Any]:
         return select(*shown(connection, jobs.c, with_json=with_json)).order_by(jobs.c.id.desc()).limit(limit)

@@ -197,8 +197,6 @@ def record(
 
 @dataclass(frozen=True)
 class AuditAct:
-    """A row of the audit trail."""
-
     action: str
     subject: str
     actor: str
