@@ -88,9 +88,9 @@ def parse_url(text: str, schema: str | None = None) -> Address:
 
 
 def _escaped_userinfo(text: str) -> str:
-    """Escape each @ in a password, because people forget to do so.
+    """Escape each @ in a password, which people forget to do.
 
-    Otherwise the part of the password after an @ would be read as the host.
+    Without the escape, the part of the password after an @ would be read as the host.
     """
     scheme, separator, rest = text.partition("://")
     end = next((place for place, character in enumerate(rest) if character in "/?#"), len(rest))

@@ -17,7 +17,7 @@ ODD_NUMBERS: Final = "strict $.** ? (@ > 1e400 || @ < -1e400 || (@ - @ + 1) / 3 
 
 
 def instants(*columns: str) -> list[CheckConstraint]:
-    """Return CHECKs for SQLite. They require each instant to be an integer, in a range in which only microseconds lie.
+    """Return CHECKs for SQLite that each instant is an integer, in a range in which only microseconds lie.
 
     On PostgreSQL the column's type ensures that instants are valid.
     """

@@ -90,9 +90,9 @@ class Database(OutOfReach):
             event.listen(self.engine, "begin", self._open_postgresql)
 
     def forked(self) -> None:
-        """Close the database sockets of this process, which is a forked copy of another one.
+        """Close the database sockets of this process, a forked copy of another one.
 
-        Then the server gets no data from the copy, and detects when the original process exits.
+        The server then gets no data from the copy, and notices when the original process exits.
         """
         for session in list(self._sessions):
             # This fails if the connection is already broken.
@@ -226,11 +226,10 @@ class Database(OutOfReach):
             if session.pop(_UNCONFIRMED, False):
                 raise CommitUnconfirmed(str(self.address))
         except DBAPIError as error:
-            # Without a transaction number, either nothing was written or COMMIT was never sent. So the error is
-            # certain.
             if isinstance(error.orig, sqlite3.Error):
                 # The error comes from the SQLite database that is being copied, and not from this server.
                 raise
+            # Without a transaction number, nothing was written or COMMIT was never sent, so nothing was committed.
             if number is None or not isinstance(as_database_error(self.address, error), DatabaseUnreachable):
                 raise
             reason = _reason(self.address, error)

@@ -29,7 +29,7 @@ _IDLE, _UNKNOWN = 0, 4  # libpq's PQTRANS_IDLE and PQTRANS_UNKNOWN
 
 
 class Answer:
-    """The rows of one statement. They are already fetched, because an open cursor would hold SQLite's lock."""
+    """The rows of one statement, already fetched, because an open cursor would hold SQLite's lock."""
 
     def __init__(self, rows: list[Any]) -> None:
         self._rows = rows

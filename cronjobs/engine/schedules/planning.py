@@ -86,7 +86,7 @@ class Part:
     schedule: ScheduleSettings
     missed: Range | None = None
     coalesced: Range | None = None
-    # The occurrence whose run stands for ``coalesced``. It is in this part or in a later one.
+    # The occurrence whose run stands for ``coalesced``, in this part or in a later one.
     into: datetime | None = None
     run: tuple[datetime, ...] = ()
     skipped: Range | None = None

@@ -79,7 +79,7 @@ def sync(
     for pause in (*PAUSES_S, None):
         with database.read() as connection:
             # Read ``last_sync`` first. If another host applies a file between these reads, its audit entry is newer
-            # than ``last_sync``. So we detect that, and plan again.
+            # than ``last_sync``, so we notice and plan again.
             applying.last_sync = ticks.last_sync(connection)
             now = database_now(connection)
             stored = store.all_schedules(connection)

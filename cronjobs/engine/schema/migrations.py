@@ -239,7 +239,7 @@ def run_offline(address: Address) -> None:
 
 
 def script_location() -> Path:
-    """Return the folder ``alembic/``. It is inside the package in a wheel, and beside the package in a clone."""
+    """Return the folder ``alembic/``: inside the package in a wheel, beside the package in a clone."""
     package = Path(__file__).resolve().parents[2]
     inside = package / "alembic"
     return inside if inside.is_dir() else package.parent / "alembic"

@@ -199,7 +199,7 @@ def many_new(connection: Connection) -> bool:
 def fold(connection: Connection, most: int = BATCH) -> bool:
     """Move up to *most* new rows into the sums. Return whether there may be more.
 
-    Call this function in a short transaction of its own. It does nothing if another process is folding.
+    Call this in a short transaction of its own. Does nothing while another process is folding.
     """
     if not _alone(connection):
         return False

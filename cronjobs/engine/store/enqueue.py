@@ -87,8 +87,8 @@ REPLACE_SQLITE: Final = f"""
   WHERE j.idempotency_key = r.idempotency_key AND {_NOT_STARTED} AND {_HAS_ROOM}
   RETURNING {_KEY_IN_ASCII} AS idempotency_key"""
 
-# Skip rows that another session has locked. The other session is usually a runner that claims the row. But it may also
-# be a transaction that never ends.
+# Skip rows that another session has locked: usually a runner that claims the row, but perhaps a transaction that never
+# ends.
 REPLACE_POSTGRESQL: Final = f"""
   WITH there AS MATERIALIZED (
     SELECT j.id FROM {JOBS} j WHERE j.idempotency_key {AMONG_KEYS} AND {_NOT_STARTED}

@@ -1,6 +1,6 @@
 """Operators' actions on jobs, in short batches: retry, cancel, dismiss, and release jobs whose runner is gone.
 
-No statement waits for a locked row. It skips the row, and the caller tries again.
+Each statement skips locked rows, and the caller tries them again.
 """
 
 from __future__ import annotations
@@ -324,8 +324,7 @@ def record_act(
     """Record the action in the audit trail.
 
     If the jobs were chosen by id, or if *each* is True, each job gets one row. Otherwise one row lists all ids of the
-    batch. *were_dead* are the jobs that were dead before the action. They are recorded because their own rows no longer
-    show that.
+    batch. *were_dead* are the jobs that were dead before the action, which their own rows no longer show.
     """
     if not ids:
         return

@@ -130,7 +130,7 @@ def _note_deaths(connection: Connection, gone: Sequence[Row[Any]]) -> None:
     """
     found: dict[str, dict[str, Any]] = {}
     for row in gone:
-        # The same condition as UNSETTLED_DEAD_SQL. It is not in the RETURNING, because there SQLite 3.40 answers 0 to
+        # The same condition as UNSETTLED_DEAD_SQL, which RETURNING cannot contain: there SQLite 3.40 answers 0 to
         # "dismissed_at IS NULL" even if the value is NULL.
         if row.status == "dead" and (row.dismissed_at is None or row.dismissed_at < row.finished_at):
             its = found.setdefault(row.job_type, {"count": 0, "jobs": []})

@@ -312,8 +312,8 @@ def rename(connection: Connection, names: Mapping[str, str], commands: Collectio
     """Rename schedules. Also change the name in their unfinished jobs and in their pauses. *names* maps old to new
     names.
 
-    *commands*: the old names of schedules with a command of their own. The job type of such a command has the
-    schedule's name, so no host could run these unfinished jobs under the old type. They get the new type.
+    *commands* are the old names of schedules with a command of their own. The job type of such a command is the
+    schedule's name, so unfinished jobs of the old type get the new type: no host could run the old one.
 
     The ledger and the watermark refer to a schedule's id, so they need no change.
     """

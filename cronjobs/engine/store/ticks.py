@@ -29,7 +29,7 @@ CLOCK_SLACK: Final = timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class Overview:
-    """All facts that an idle tick needs. They are read in one round trip."""
+    """All facts that an idle tick needs, read in one round trip."""
 
     now: datetime
     project: str
@@ -249,7 +249,7 @@ def begin_sync(connection: Connection, fingerprint: str, *, actor: str, host: st
 
 
 def unfinished_sync(connection: Connection) -> BegunSync | None:
-    """Return the newest sync if it has not ended. Otherwise return None."""
+    """Return the newest sync if it has not ended, or else None."""
     row = run(
         connection,
         f"SELECT a.id, a.subject, a.host, a.at, a.detail FROM {AUDIT} a WHERE {UNFINISHED_SYNC} "
