@@ -71,7 +71,7 @@ def look(
     running = running_by_key(connection) if settings.limits else {}
     return Outlook(
         now=seen.now,
-        expired=upcoming.expired_leases(connection),
+        expired=upcoming.count_expired_leases(connection),
         sync=sync,
         schedules=[_schedule(due, found) for due, found in made],
         jobs=_with_limits(jobs[:JOBS_SHOWN], settings.limits, running),

@@ -5,7 +5,7 @@ Expressions are checked here before croniter sees them. croniter accepts many ex
 compared the expressions that this module accepts with those that Debian's cron 3.0pl1-162 accepts ("crontab -n").
 Debian's cron silently accepts a few more expressions, which can only be mistakes: ranges that run backwards (they
 select nothing), steps longer than their field, a ``*`` inside a list, and days that never come. This module refuses
-such expressions, with a hint at what to write instead.
+them, and says what to write instead.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CronExpression:
 
     @property
     def day_remark(self) -> str | None:
-        """A remark about the two day fields, if it is enough that one of them matches. Otherwise None."""
+        """A remark about the two day fields if one matching field is enough, or else None."""
         words = NAMES.get(self.source.strip(), self.source).split()
         if self.both_days_must_match or len(self.days) == 31 or len(self.weekdays) == 7:
             return None
@@ -245,7 +245,7 @@ _FOREIGN: Final = (
 def _refuse_strange_characters(text: str) -> None:
     if len(text) > MAX_LENGTH:
         raise CronError(
-            (f"a cron expression has at most {MAX_LENGTH} characters, but this one has {len(text)}"), MAX_LENGTH + 1
+            f"a cron expression has at most {MAX_LENGTH} characters, but this one has {len(text)}", MAX_LENGTH + 1
         )
     for column, character in enumerate(text, start=1):
         if " " <= character <= "~" or character == "\t":
@@ -321,8 +321,7 @@ def _is_valid(text: str) -> bool:
 
 
 def _refuse_days_that_never_come(expression: CronExpression, column: int) -> None:
-    """Refuse an expression whose days never come. If both day fields must match, at least one day must exist in one of
-    the months.
+    """Refuse an expression whose days never come, such as 30 February.
 
     The weekday needs no check, because within 40 years each date falls on each weekday, even 29 February around the
     year 2100.

@@ -168,9 +168,7 @@ def next_after(timing: Timing, instant: datetime) -> datetime | None:
 
 
 def newest_between(timing: Timing, after: datetime, until: datetime, n: int) -> list[datetime]:
-    """Return the newest *n* occurrences later than *after*, up to *until*, oldest first. Searches from the end of the
-    range.
-    """
+    """Return the newest *n* occurrences later than *after*, up to *until*, oldest first, by searching from the end."""
     newest: list[datetime] = []
     oldest, end, window = _utc(after), _utc(until), _DAY
     while len(newest) < n and oldest < end:
@@ -185,9 +183,7 @@ def newest_between(timing: Timing, after: datetime, until: datetime, n: int) -> 
 
 
 def remarks(timing: Timing, fire: datetime) -> str | None:
-    """Describe in one line how a clock change affected the occurrence *fire*. Return None if no clock change affected
-    it.
-    """
+    """Describe in one line how a clock change affected the occurrence *fire*, or return None if none did."""
     if isinstance(timing, EveryTiming):
         return None
     day = _utc(fire).date()
@@ -210,8 +206,7 @@ def clock_changes(timing: Timing, after: datetime, until: datetime) -> Iterator[
     """Yield the clock changes later than *after*, up to *until*, that affect a schedule: the instant, and the effect in
     words.
 
-    Unlike ``remarks``, this function also describes times in a gap that do not run at all. Such a time has no
-    occurrence that ``remarks`` could describe.
+    Also describes times in a gap that do not run at all. ``remarks`` cannot, because such a time has no occurrence.
     """
     if isinstance(timing, EveryTiming):
         return
@@ -263,9 +258,7 @@ def _listed(day: date, walls: list[int]) -> str:
 
 
 def _clock(day: date, wall: int, beside: int | None = None) -> str:
-    """Return a wall-clock time as text. If *beside*, another wall-clock time, is on the same date, the date is left
-    out.
-    """
+    """Return a wall-clock time as text, without the date if another wall-clock time, *beside*, is on the same date."""
     moment = _midnight(day) + timedelta(seconds=wall)
     known = beside is not None and wall // _DAY_S == beside // _DAY_S
     text = f"{moment:%H:%M:%S}".removesuffix(":00")
@@ -362,7 +355,7 @@ def _like(year: int) -> int:
 
 @lru_cache(maxsize=8192)
 def _due_days(day_fields: str, year: int, month: int) -> tuple[int, ...]:
-    """Return the days of one month that match. To find these days, croniter walks through naive midnights."""
+    """Return the days of one month that match. croniter finds them by walking through naive midnights."""
     # Imported only here, because the import takes 55 ms, and an idle tick does not need it.
     from croniter import croniter  # type: ignore[import-untyped]
 

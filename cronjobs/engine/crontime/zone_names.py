@@ -33,7 +33,7 @@ def zone_meant(word: str) -> str | None:
 
     This function recognises words such as "Berlin/Europe", "Germany/Berlin" and "new york".
     """
-    # The next line reads all zone files, so the result is cached.
+    # ``available_timezones`` reads all zone files, so the result is cached.
     from zoneinfo import available_timezones
 
     known = sorted(zone for zone in available_timezones() if zone_exists(zone))

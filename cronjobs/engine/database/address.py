@@ -1,4 +1,4 @@
-"""Parse a database URL, in any form that apps use, to an Address."""
+"""Parse a database URL, in any form that apps use, into an Address."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def parse_url(text: str, schema: str | None = None) -> Address:
 
 
 def _escaped_userinfo(text: str) -> str:
-    """Escape each @ in a password, because people forget to do so.
+    """Escape each @ in a password, which people forget to do.
 
-    Otherwise the part of the password after an @ would be read as the host.
+    Without the escape, the part of the password after an @ would be read as the host.
     """
     scheme, separator, rest = text.partition("://")
     end = next((place for place, character in enumerate(rest) if character in "/?#"), len(rest))
@@ -99,11 +99,11 @@ def _escaped_userinfo(text: str) -> str:
 
 
 def _is_misread(text: str) -> bool:
-    """Return whether the URL has another @ after the @ that ends the password. Then the first @ may be part of the
+    """Return whether the URL has another @ after the @ that ends the password, so that the first @ may be part of the
     password.
 
-    In that case the remainder of the password would be shown in errors, and looked up as a host. Values of known
-    options may contain an @.
+    Without this check, errors would show the rest of the password, and libpq would look it up as a host. Values of
+    known options may contain an @.
     """
     userinfo, _, rest = text.partition("://")[2].partition("@")
     place, _, query = rest.partition("?")

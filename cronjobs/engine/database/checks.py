@@ -17,7 +17,7 @@ ODD_NUMBERS: Final = "strict $.** ? (@ > 1e400 || @ < -1e400 || (@ - @ + 1) / 3 
 
 
 def instants(*columns: str) -> list[CheckConstraint]:
-    """Return CHECKs for SQLite. They require each instant to be an integer, in a range in which only microseconds lie.
+    """Return CHECKs for SQLite that each instant is an integer, in a range in which only microseconds lie.
 
     On PostgreSQL the column's type ensures that instants are valid.
     """
@@ -52,4 +52,5 @@ def lengths(name: str, condition: str, /, **longest: int) -> list[CheckConstrain
 
 def _within(count: str, column: str, most: int) -> str:
     within = f"{count.format(column)} <= {most}"
+    # No column called "name" can be NULL.
     return within if column == "name" else f"({column} IS NULL OR {within})"

@@ -1,10 +1,7 @@
 """Open the engine, set pragmas and timeouts, and make writers take turns.
 
-Where the SQL of the two databases differs, statements use ``either`` of ``probe/sql_text.py``.
-
 Both drivers run in autocommit mode. A handler of SQLAlchemy's ``begin`` event opens the transaction. In this way, BEGIN
-and the timeouts need only one round trip. The timeouts are set with ``SET LOCAL``, because in PgBouncer's transaction
-mode no setting may outlive the transaction.
+and the timeouts need only one round trip.
 """
 
 from __future__ import annotations
@@ -55,9 +52,9 @@ T = TypeVar("T")
 
 OLDEST_SERVER: Final = 14
 OLDEST_SQLITE: Final = (3, 35)  # the first version with RETURNING
-# The timeout is short, because our writers take turns instead. Turns are fairer than SQLite's own polling.
+# The timeout is short, because our writers take turns, which is fairer than SQLite's own polling.
 BUSY_TIMEOUT_MS: Final = 20
-# Wait at least this long for a turn or a lock, even if the command has no time left. A tick's last statements are sent
+# Wait at least this long for a turn or a lock, even if the command has no time left. A tick sends its last statements
 # after its deadline, and the watchdog ends the tick a second after the deadline.
 LEAST_PATIENCE_S: Final = 0.2
 READ_PATIENCE_S: Final = 5.0
@@ -93,9 +90,9 @@ class Database(OutOfReach):
             event.listen(self.engine, "begin", self._open_postgresql)
 
     def forked(self) -> None:
-        """Close the database sockets of this process, which is a forked copy of another one.
+        """Close the database sockets of this process, a forked copy of another one.
 
-        Then the server gets no data from the copy, and detects when the original process exits.
+        The server then gets no data from the copy, and notices when the original process exits.
         """
         for session in list(self._sessions):
             # This fails if the connection is already broken.
@@ -135,14 +132,13 @@ class Database(OutOfReach):
         """Yield a connection with one short write transaction, which is committed at the end of the block.
 
         On SQLite, writers take turns, because SQLite's own busy handler is not fair. The threads of a process take
-        turns by a condition variable, and processes take turns by flock on files beside the database. Raises
-        DatabaseBusy after *patience* seconds without a turn.
+        turns with a condition variable, and processes with flock on files beside the database. Raises DatabaseBusy
+        after *patience* seconds without a turn.
 
-        On PostgreSQL, the reply to COMMIT can get lost. In that case we ask the server whether the transaction was
-        committed. So any other error means that nothing was written, and that the block may be repeated. If we cannot
-        ask the server, CommitUnknown is raised. *next_in_line* is for the tick's loop. The loop gets its turn before
-        other threads. Its transactions are not looked up on the server, because the loop's own rows show whether its
-        COMMIT succeeded.
+        On PostgreSQL, the reply to COMMIT can get lost. Then we ask the server whether it committed the transaction. So
+        any other error means that nothing was written, and that the block may be repeated. If we cannot ask the server,
+        CommitUnknown is raised. *next_in_line* is for the tick's loop. The loop gets its turn before other threads. Its
+        transactions are not looked up on the server, because the loop's own rows show whether its COMMIT succeeded.
         """
         with self._translating_errors():
             if not self.is_sqlite:
@@ -230,11 +226,10 @@ class Database(OutOfReach):
             if session.pop(_UNCONFIRMED, False):
                 raise CommitUnconfirmed(str(self.address))
         except DBAPIError as error:
-            # Without a transaction number, either nothing was written or COMMIT was never sent. So the error is
-            # certain.
             if isinstance(error.orig, sqlite3.Error):
                 # The error comes from the SQLite database that is being copied, and not from this server.
                 raise
+            # Without a transaction number, nothing was written or COMMIT was never sent, so nothing was committed.
             if number is None or not isinstance(as_database_error(self.address, error), DatabaseUnreachable):
                 raise
             reason = _reason(self.address, error)
@@ -247,8 +242,8 @@ class Database(OutOfReach):
     def _was_committed(self, number: str, life: str | None) -> bool | None:
         """Return whether the server committed transaction *number*.
 
-        *life* identifies the time between two crashes of the server. Returns None if the server did not answer in time.
-        Also returns None if the server has crashed since that *life*, because then its answer cannot be trusted.
+        *life* identifies the time between two crashes of the server. Returns None if the server did not answer in time,
+        or if it has crashed since that *life*, because then its answer cannot be trusted.
         """
         give_up_at = min(self.clock.monotonic() + SETTLE_S, self.give_up_at)
         while True:
@@ -348,8 +343,7 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
 def _connect_postgresql(address: Address, dialect: Any, record: Any, arguments: Any, options: Any) -> Any:
     """Connect to a server. Refuse a server that is too old, or a database that has no encoding."""
     connection = dialect.connect(*arguments, **options)
-    # Version 14 introduced client_connection_check_interval. Without this setting, the SQL of a dead runner would keep
-    # running, and might even commit.
+    # Version 14 introduced client_connection_check_interval, which we need (see ``server_session``).
     if (version := connection.info.server_version // 10_000) < OLDEST_SERVER:
         connection.close()
         raise ServerTooOld(str(address), version)
@@ -366,7 +360,8 @@ def _refuse_ended(session: Any, record: Any, _proxy: object) -> None:
 
     A server sends nothing to an idle session until it ends the session. So no round trip is needed to notice the end.
     """
-    # If a fresh connection has ended already, its first statement says why. The pool would only say that it is closed.
+    # If the server has already ended a fresh connection, its first statement reports why. The pool would only report
+    # that the connection is closed.
     if record.info.pop(_FRESH, False):
         return
     if not session.closed:
@@ -404,7 +399,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     try:
         _set_pragmas(connection)
     except sqlite3.Error:
-        # The pool does not know this connection yet, so it would not close it.
+        # The pool does not know this connection yet, so the pool would not close it.
         connection.close()
         raise
 

@@ -1,6 +1,6 @@
 """Find out which characters a database can store.
 
-An encoding covers all of Unicode (UTF8), or only a part of it (such as LATIN1).
+A database's encoding covers all of Unicode (UTF8) or only a part of it (such as LATIN1).
 """
 
 from __future__ import annotations

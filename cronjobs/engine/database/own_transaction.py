@@ -39,9 +39,8 @@ REFUSED: Final = (
 
 
 class GuardedBlock:
-    """A block around user code on *connection*, whose transaction has already begun.
-
-    The block detects whether the user code ends the transaction.
+    """A block around user code on *connection*, whose transaction has begun. Detects whether the user code ends the
+    transaction.
 
     Call ``check`` before our last statements. If the user code has ended the transaction, TransactionBroken is raised
     by ``check``, and also when the block is left.

@@ -92,7 +92,7 @@ class Turns:
             self._others += by
 
     def _fetch(self, give_up_at: float) -> None:
-        """Get the turn for the process. In the meantime, the other threads wait for this thread."""
+        """Get the turn for the process, while its other threads wait for this one."""
         self._fetching = True
         self._changed.release()
         got = False
@@ -104,7 +104,7 @@ class Turns:
             self._changed.notify_all()
 
     def _let_go(self, *, over: bool = False) -> None:
-        """Give the turn to other processes if no thread of this process is using it, and if none that waits may still
+        """Give the turn to other processes, unless a thread of this process is using it or a waiting thread may still
         use it.
         """
         if self._is_ours and not self._in_use:

@@ -29,7 +29,7 @@ _IDLE, _UNKNOWN = 0, 4  # libpq's PQTRANS_IDLE and PQTRANS_UNKNOWN
 
 
 class Answer:
-    """The rows of one statement. They are already fetched, because an open cursor would hold SQLite's lock."""
+    """The rows of one statement, already fetched, because an open cursor would hold SQLite's lock."""
 
     def __init__(self, rows: list[Any]) -> None:
         self._rows = rows
@@ -162,7 +162,7 @@ class _Django(PlainConnection):
 def plain_connection(target: Any, schema: str | None = None) -> PlainConnection | None:
     """Return *target* (psycopg 3, sqlite3 or Django) wrapped for ``run``. Return None for anything else.
 
-    This function imports no driver. A caller that has a connection has already imported the driver of that connection.
+    No driver is imported here, because a caller that has a connection has already imported its driver.
     """
     if isinstance(target, sqlite3.Connection):
         return _Sqlite3(target, _SQLITE3, None)
@@ -230,7 +230,7 @@ def _row_of(columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
 
 
 def _text(row: Sequence[Any]) -> Sequence[Any]:
-    """Return the row with bytes decoded. A user's sqlite3 connection may return texts as bytes (text_factory)."""
+    """Return the row with bytes decoded: a user's sqlite3 connection may return texts as bytes (text_factory)."""
     return [decoded(value) if isinstance(value, bytes) else value for value in row]
 
 
@@ -242,7 +242,7 @@ def _rendered(statement: Executable, dialect: Dialect) -> tuple[str, tuple[str, 
     return str(compiled).strip(), tuple(compiled.positiontup or ())
 
 
-# This is cached, because every enqueue needs the URL.
+# Cached, because every enqueue needs the URL.
 @lru_cache(maxsize=64)
 def _url(user: Any, host: Any, port: Any, name: Any) -> str:
     host = str(host or "")

@@ -16,7 +16,6 @@ from cronjobs.version import __version__
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from cronjobs.engine.probe.postgresql import ServerSession
     from cronjobs.engine.probe.sqlite import FileSession
@@ -38,8 +37,8 @@ def settle_tick(arguments: Sequence[str]) -> int | None:
     try:
         return _settle(arguments)
     except Exception:
-        # A file is changing, the database is unreachable, or this code has a bug. The full tick meets it, too,
-        # and reports it.
+        # A file is changing, the database is unreachable, or this code has a bug. The full tick will meet the same
+        # fault and report it.
         return None
 
 
@@ -54,8 +53,8 @@ def _settle(arguments: Sequence[str]) -> int | None:
         inputs = None if content is None else Inputs.from_bytes(content, start)
         if inputs is None:
             return None
-        # A full tick is needed if an alarm may have ended, if a message waits to be printed, or if a tick was killed
-        # that may have recorded deaths.
+        # A full tick is needed if an alarm may have ended, if a message waits to be printed, or if a killed tick may
+        # have recorded deaths.
         quiet = all(_is_quiet(_kept(descriptor, inputs[name])) for name in ("alarm", "alarm_of_file"))
         quiet = quiet and _kept(descriptor, inputs["word"]) is None
         quiet = quiet and all(map(is_alive, (_kept(descriptor, inputs["unreported"]) or b"").decode().splitlines()))
@@ -114,19 +113,19 @@ class Probe:
         self.inputs = inputs
         self._place = place
         self._session: FileSession | ServerSession | None = None
-        # The lease holders on this host that were seen in earlier looks, and that may hold leases again.
+        # The lease holders on this host that earlier looks saw, and that may hold leases again.
         self._holders: set[str] = set()
 
-    def settle(self, **more: Any) -> bool:
-        """If the tick is idle, write its row and return True. *more* are arguments of ``facts``."""
-        return self._connected().settle(self.facts(**more), self._all_alive)
+    def settle(self, *, age_s: float) -> bool:
+        """If the tick is idle, write its row and return True. The tick began *age_s* seconds ago."""
+        return self._connected().settle(self.facts(age_s), self._all_alive)
 
-    def look(self, **more: Any) -> str | None:
+    def look(self) -> str | None:
         """Return a text that identifies the work to do, and that changes whenever the work changes.
 
         Return None if the tick has no work.
         """
-        idle, answers, holders = self._connected().look(self.facts(**more))
+        idle, answers, holders = self._connected().look(self.facts())
         if idle and (holders is None or self._all_alive(holders)):
             return None
         # A tick that is working holds no lease at times. So a holder that disappears and returns must not change the
@@ -164,14 +163,10 @@ class Probe:
                 self._session = ServerSession(url, inputs["schema"] or None, inputs["libpq"])
         return self._session
 
-    def facts(self, age_s: float = 0, host_s: float | None = None, shift_s: float = 0) -> dict[str, object]:
-        """Return the parameters of the query and of the tick's row.
-
-        *age_s* is how many seconds ago the tick began. Only tests pass *host_s*, the time of this host's clock, and
-        *shift_s*, a shift of the server's clock.
-        """
+    def facts(self, age_s: float = 0) -> dict[str, object]:
+        """Return the parameters of the query and of the tick's row. The tick began *age_s* seconds ago."""
         host, boot_id, _ = self._place.split(":", 2)
-        now_s = time.time() if host_s is None else host_s
+        now_s = time.time()
         facts: dict[str, object] = {
             "tick": os.urandom(6).hex(),
             "host": host,
@@ -180,7 +175,7 @@ class Probe:
             "version": __version__,
             "age_s": round(age_s, 6),
             "host_s": now_s,
-            "now_": round(now_s * 1_000_000) if self.inputs["database"] == "sqlite" else shift_s,
+            "now_": round(now_s * 1_000_000) if self.inputs["database"] == "sqlite" else 0,
             "place": self._place,
             "place_length": len(self._place),
             "most_branches": MANY_QUEUES,
@@ -199,7 +194,7 @@ class Probe:
 def is_alive(locked_by: str) -> bool:
     """Return whether the process with this ``locked_by`` is certainly running on this host.
 
-    If this function returns False, the process may still be running. ``host.identity`` can distinguish more cases.
+    False does not mean that the process has ended: ``host.identity`` can distinguish more cases.
     """
     fields = locked_by.split(":")
     if len(fields) != 6 or not fields[3].isascii() or not fields[3].isdecimal():

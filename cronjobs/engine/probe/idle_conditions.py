@@ -50,8 +50,8 @@ _NEXT_BRANCH = either(
                         (SELECT j.priority FROM {JOBS} j WHERE j.{WAITING} AND j.queue > b.queue
                          ORDER BY j.queue, j.priority LIMIT 1))""",
 )
-# The branches are the pairs (queue, priority) for which rows wait. One step in the index finds the next pair, however
-# many rows wait for it. The pairs are numbered, up to :most_branches.
+# The branches are the pairs (queue, priority) with waiting jobs. One step in the index finds the next pair, however
+# many jobs wait in it. The pairs are numbered, up to :most_branches.
 BRANCHES = f"""
       branch(queue, priority, place) AS (
         SELECT * FROM (SELECT queue, priority, 1 FROM {JOBS} WHERE {WAITING} ORDER BY queue, priority LIMIT 1) AS best
@@ -92,8 +92,8 @@ UNFINISHED_SYNC = f"""
 BEYOND = after_now(":beyond_s")
 SOON = after_now("1")  # work that is due by this time can be done now
 IN_AN_HOUR = after_now("3600")
-# True for a lease of this host, boot and pid namespace. Such a lease is found by the prefix of locked_by, whether its
-# runner is dead or alive.
+# True for a lease of this host, boot and pid namespace. The prefix of locked_by finds such a lease, whether its runner
+# is dead or alive.
 _HELD_HERE = "locked_until IS NOT NULL AND substr(locked_by, 1, :place_length) = :place"
 
 # All facts that an idle tick needs, in one row. WITH RECURSIVE and BRANCHES must come before this query.
@@ -164,9 +164,9 @@ ROW = f"""
 
 _ANSWERS = " || ".join(f"CASE WHEN {condition} THEN '1' ELSE '0' END" for condition in IDLE.values())
 _LINES = either(postgresql="string_agg(h.locked_by, chr(10))", sqlite="group_concat(h.locked_by, char(10))")
-# Begin of a query whose ``verdict`` has one row with three columns: whether the tick is idle; the results of the IDLE
-# conditions, as one digit each, in the same order; and the lease holders on this host, one per line, or NULL if this
-# host has none.
+# The beginning of a query with one row, ``verdict``. ``idle`` is whether the tick is idle. ``answers`` has one digit
+# for each of the IDLE conditions, in their order. ``holders`` are the lease holders on this host, one per line, or NULL
+# if this host has none.
 VERDICT = f"""
 WITH RECURSIVE {BRANCHES}, seen AS ({SEEN}),
 answered AS (SELECT {_ANSWERS} AS answers, held_here FROM seen),
@@ -184,7 +184,7 @@ _NEWEST_INSTANT = f"""
       CASE WHEN {_MANY_QUEUES} THEN
         (SELECT max(b.run_at) FROM {JOBS} b WHERE b.{WAITING} AND b.run_at <= {NOW} AND NOT {PAUSED})
       ELSE (SELECT max({_NEWEST_IN_BRANCH}) FROM branch b WHERE b.queue IS NOT NULL AND NOT {PAUSED}) END"""
-NEWEST_IDS = 20  # the number of newest jobs in which the newest due job is searched
+NEWEST_IDS = 20  # search so many of the newest jobs for the newest due job
 _NEWEST_ID = f"""
       (SELECT b.id FROM (SELECT id, queue, status, run_at FROM {JOBS} ORDER BY id DESC LIMIT {NEWEST_IDS}) b
        WHERE b.{WAITING} AND b.run_at <= {NOW} AND NOT {PAUSED} ORDER BY b.id DESC LIMIT 1)"""

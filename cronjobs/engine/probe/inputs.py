@@ -1,9 +1,9 @@
 """The facts about a configuration that the fast path needs. A full tick that found no fault stores these facts in a
 file.
 
-The file contains no value from the configuration, an env_file, a variable or the command line. The file says only where
-to find each value, and contains a hash of all sources. If a source has changed or cannot be read, the full tick takes
-over.
+The file contains no value that a user wrote. Instead it says in which source to find each value (the configuration, an
+env_file, a variable or the command line), and contains a hash of all sources. If a source has changed or cannot be
+read, the full tick takes over.
 """
 
 from __future__ import annotations
@@ -137,7 +137,6 @@ class Inputs:
         return self.ours[name] if name in self.ours else self.sources.text_of(self.theirs[name])
 
     def to_bytes(self) -> bytes:
-        """Return these inputs as the bytes to store in the file."""
         lists = [list(self.sources.files), list(self.sources.variables)]
         lists += [[f"{name}={value}" for name, value in self.ours.items()]]
         lists += [[f"{name}={_written(pieces)}" for name, pieces in self.theirs.items()]]

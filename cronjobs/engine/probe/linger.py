@@ -1,8 +1,8 @@
 """A lingering tick: it stays until its budget is used.
 
-This tick queries the database every second, and starts a full tick when work is due.
+This tick queries the database at the interval that ``run.linger`` gives, and starts a full tick when work is due.
 
-The full tick is a separate process. So this process never loads slow modules or user code.
+The full tick is a separate process, so this process never loads slow modules or user code.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def stay_here(
         budget_s=float(inputs["budget_s"]),
         every_s=float(inputs["every_s"]),
     )
-    # The deadline also applies if no process can be started. In that case this process becomes the full tick.
+    # The deadline also applies if no process can be started, and this process becomes the full tick.
     timer.give(until)
     timer.stand_at(until + timer.PAST_DEADLINE_S + AFTER_CHILD_S)
     return stay(
@@ -87,8 +87,8 @@ def stay(
 
     This process ends at *until*. No full tick starts later than *room_s* seconds before that.
 
-    A full tick may leave work undone, for example because a queue is paused or a limit is reached. In that case the
-    pauses before the next full tick grow until new work is found.
+    A full tick may leave work undone, for example because a queue is paused or a limit is reached. Then the pause
+    before the next full tick grows until new work is found.
     """
     code = 0
     left_undone: str | None = None

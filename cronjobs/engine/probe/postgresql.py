@@ -1,6 +1,6 @@
 """Query PostgreSQL through libpq's C API, and write the tick's row in the same statement.
 
-libpq's functions are documented in PostgreSQL's manual under "libpq — C Library". The import of psycopg would take ten
+libpq's functions are documented in PostgreSQL's manual under "libpq — C Library". Importing psycopg would take ten
 times as long as the query.
 """
 
@@ -83,17 +83,17 @@ class ServerSession:
             raise OSError("the server does not answer")
 
     def _is_ready(self, event: int, give_up_at: float) -> bool:
-        """Wait for *event* on the socket. Return False if it has not come at the instant *give_up_at*."""
+        """Wait for *event* on the socket. Return False if it has not come by *give_up_at*."""
         waiting = select.poll()
         waiting.register(self._pq.PQsocket(self._connection), event)
         left_s = give_up_at - time.monotonic()
         return left_s > 0 and bool(waiting.poll(left_s * 1000))
 
     def settle(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> bool:
-        """Write the row of an idle tick if the tick is idle. Return whether the tick is idle.
+        """If the tick is idle, write its row. Return whether it is idle.
 
-        This takes one round trip. If this host has lease holders, it takes two, because *alive* must check them before
-        the row is written.
+        This takes one round trip, or two if this host has lease holders: *alive* must check them before the row is
+        written.
         """
         idle, holders, written = self._run(ASK, facts)
         if idle != "t" or (holders is not None and not alive(holders)):
@@ -148,7 +148,6 @@ class ServerSession:
         ]
 
     def _literal(self, text: str) -> str:
-        """Return *text* as a quoted SQL literal."""
         plain = text.encode()
         pointer = self._pq.PQescapeLiteral(self._connection, plain, ctypes.c_size_t(len(plain)))
         if not pointer:

@@ -14,14 +14,16 @@ SAME_SIGNAL_S = 1.0
 
 
 class RepeatedSignals:
-    """The signals that came, with the time of each on the clock *monotonic*."""
+    """The signals that arrived, with the time of each on the clock *monotonic*."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._at: dict[int, float] = {}
 
     def again(self, number: int) -> bool:
-        """Return whether the signal *number* already came less than SAME_SIGNAL_S ago. If it did not, note it."""
+        """Return whether the signal *number* already arrived less than SAME_SIGNAL_S ago. If it did not, record its
+        arrival.
+        """
         now = self._monotonic()
         if number in self._at and now - self._at[number] < SAME_SIGNAL_S:
             return True

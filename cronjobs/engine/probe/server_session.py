@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CONNECT_TIMEOUT_S = 5
-# These are connection parameters. The URL can override them.
+# Connection parameters, which the URL can override.
 KEEPALIVES = {
     "application_name": "cronjobs",
     "keepalives_idle": 10,
@@ -15,8 +15,8 @@ KEEPALIVES = {
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
 }
-# These settings limit how long a frozen peer, another session's lock or a dead runner can delay us. The values are in
-# milliseconds. They are set in each transaction.
+# How long a frozen peer, another session's lock or a dead runner can delay us, in milliseconds. Each transaction sets
+# these.
 TIMEOUTS = {
     "statement_timeout": 15_000,
     "lock_timeout": 2_000,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-# The timeout is short: if another writer is busy, the full tick takes over, and waits for its turn.
+# The timeout is short, because the full tick takes over if another writer is busy, and waits for its turn.
 BUSY_TIMEOUT_MS = 20
 
 
@@ -32,9 +32,9 @@ class FileSession:
         self._connection.execute("PRAGMA synchronous = FULL")
 
     def settle(self, facts: Mapping[str, object], alive: Callable[[str], bool]) -> bool:
-        """Write the row of an idle tick if the tick is idle.
+        """If the tick is idle, write its row. Return whether it is idle.
 
-        *alive* checks the lease holders on this host. Returns whether the tick is idle.
+        *alive* checks the lease holders on this host.
         """
         self._connection.execute("BEGIN IMMEDIATE")
         idle, holders = self._row(f"{VERDICT} SELECT idle, holders FROM verdict", facts) or (0, None)

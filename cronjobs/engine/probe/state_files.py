@@ -1,6 +1,4 @@
-"""Read small files in the user's state folder. The folder is used only if nobody else can write to it. Links are not
-followed.
-"""
+"""Read small files in the user's state folder, if nobody else can write to that folder. Follow no links."""
 
 from __future__ import annotations
 
@@ -43,9 +41,9 @@ def folder_here() -> str:
 
 
 def spool_address(config: str | None, url: str | None) -> str:
-    """Return the address of a project's spooled runs: a name that its spool files begin with.
+    """Return the address of a project's spooled runs, with which the names of its spool files begin.
 
-    The name depends on the configuration file's path, and on a database URL that is given outside the file.
+    The address depends on the configuration file's path, and on a database URL from outside the file.
     """
     # Do not resolve links, because a deploy may change links such as /srv/shop/current.
     file = os.path.normpath(config) if config else ""
@@ -91,8 +89,8 @@ def open_spool() -> int:
 def open_folder(path: str) -> int:
     """Return a descriptor of the folder *path*.
 
-    With it, files are opened in the folder that was checked, even if it is renamed. Raises OSError if the folder does
-    not exist, or if other users may write to it.
+    Files opened through the descriptor are in the folder that was checked, even if somebody renames that folder. Raises
+    OSError if the folder does not exist, or if other users may write to it.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     found = os.fstat(descriptor)

@@ -38,7 +38,7 @@ _found: tuple[float, float] | None = None  # when the age of this process was re
 
 
 def start() -> None:
-    """Start the timer with the default budget, which applies until the file is read."""
+    """Start the timer with the default budget, which applies until the tick has read its file."""
     global _given
     # Remove the variable from the environment. Handlers and commands may start other ticks, which must not inherit it.
     try:
@@ -53,7 +53,7 @@ def start() -> None:
     pthread_sigmask(SIG_UNBLOCK, {SIGALRM})
     age = time.monotonic() - began()
     left_s = deadline(started_wall=time.time() - age, started=-age, budget_s=DEFAULT_BUDGET_S, every_s=DEFAULT_EVERY_S)
-    # A tick that needed its whole budget to get here ends by itself, without a signal.
+    # A tick that needed its whole budget to get here must end by itself, and not by a signal.
     left_s = max(left_s, LEAST_LEFT_S)
     try:
         # ``chain`` means that the default action follows the dump of the stacks, and ends the process.
@@ -67,8 +67,8 @@ def start() -> None:
 def began(every_s: float = DEFAULT_EVERY_S) -> float:
     """Return when the tick began, on the monotonic clock. This is decided once per process and *every_s*.
 
-    It is the start of the process, however long a starved or frozen host took to get here. If the next tick was due
-    *every_s* seconds after that start, and that time is over, this tick counts as the next one.
+    The tick began when the process started, however long a starved or frozen host took to get here. But if the next
+    tick has become due since then, *every_s* after the start, this tick counts as the next one.
     """
     global _found
     if _found is None:
@@ -79,7 +79,7 @@ def began(every_s: float = DEFAULT_EVERY_S) -> float:
 
 
 def stand_at(instant: float) -> None:
-    """Set the time at which this process is killed: *instant* on the monotonic clock."""
+    """Set the *instant* on the monotonic clock at which the kernel kills this process."""
     setitimer(ITIMER_REAL, max(0.001, instant - time.monotonic()), STRIKE_AGAIN_S)
 
 

@@ -18,9 +18,7 @@ Verdict = Literal["apply", "leave", "wait"]
 
 
 def silence_after(every: timedelta) -> timedelta:
-    """Return how long no tick must have used a file before we conclude that no tick will use it any more. At least five
-    minutes.
-    """
+    """Return how long a file must go unused before we conclude that no tick uses it any more: at least five minutes."""
     return max(LEAST_SILENCE, 2 * every)
 
 
@@ -29,8 +27,8 @@ def judge_file(connection: Connection, seen: Overview, settings: Settings, *, ho
 
     The tick applies the file if no host has applied this file yet, or if this host's last tick used a different file (a
     deploy or a rollback). Without the condition about the last tick, hosts in the middle of a deploy would keep
-    replacing each other's file. Two files of one host that both have ticks, such as the files of two release folders,
-    would do the same. Each tick finds that the last tick used a different file, although nobody has changed a file.
+    replacing each other's file. The same would happen on one host whose ticks use two files, such as those of two
+    release folders: each tick finds that the last tick used a different file, although nobody has changed one.
     ``_alternates`` detects this case.
 
     A host that has never ticked before, such as a container with a new name, cannot know whether its file is newer than
@@ -58,7 +56,7 @@ def judge_file(connection: Connection, seen: Overview, settings: Settings, *, ho
     in_force = ticks.file_in_force(connection)
     if in_force in (None, mark):
         return "leave"
-    # An outage of the whole host proves nothing about the other file, so do not count the time of an outage.
+    # An outage of the whole host proves nothing about the other file, so leave out the time of an outage.
     latest = seen.now if last is None else last.started_at
     if not ticks.carried_since(connection, str(in_force), latest - silence):
         return "apply"
@@ -69,9 +67,8 @@ def _alternates(connection: Connection, last: Row[Any] | None, settings: Setting
     """Return whether this host's ticks alternate between two files. *last* is this host's last tick, which used another
     file.
 
-    Then the host ticks with both files. The ticks alternate if a tick with the file of *settings* ran shortly before
-    *last*. If the file was changed in place, that tick has another fingerprint. If the host came back to this file
-    after a while, that tick is too old.
+    The ticks alternate if a tick with the file of *settings* ran shortly before *last*. If the file was changed in
+    place, that tick has another fingerprint. If the host came back to this file after a while, that tick is too old.
     """
     if last is None:
         return False

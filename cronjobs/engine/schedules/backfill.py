@@ -78,9 +78,9 @@ def trigger(connection: Connection, name: str, *, force: bool, actor: str, host:
 
     The job's ``scheduled_for`` is now. Raises ScheduleBusy if ``overlap`` forbids the job, unless *force* is True.
     """
-    # Wait for a tick that is settling this schedule now. The jobs that it creates become visible only when it commits.
+    # Wait for a tick that is settling this schedule now. That tick's jobs become visible only when it commits.
     store.wait_for_schedule(connection, name)
-    schedule = schedule_from_definition(name, find(connection, name).definition)
+    schedule = definition_in_force(connection, name)
     unfinished = unfinished_jobs(connection, name, present_types(connection))
     placed = overlap(schedule.overlap, unfinished)
     if placed.outcome != "enqueued" and not force:
@@ -133,10 +133,9 @@ def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first:
     """Decide which occurrences from *first* to *last* still have to run. *ledger* contains the ledger rows of that
     range.
 
-    An occurrence that was enqueued has run. For an occurrence that was coalesced, another run stood. All other
-    occurrences still have to run: the missed and the skipped ones, and those without a row, which are older than the
-    schedule. Raises UsageError if there are too many occurrences, or if a row cannot be split because it belongs to a
-    definition with different times.
+    An enqueued occurrence has run. Another run stood for a coalesced one. All other occurrences still have to run: the
+    missed and the skipped ones, and those without a row, which are older than the schedule. Raises UsageError if there
+    are too many occurrences, or if a row cannot be split because it belongs to a definition with different times.
     """
     when = timing(schedule.cron, schedule.every, schedule.timezone)
     count, _, _ = when.span(first - MICROSECOND, last)

@@ -94,7 +94,8 @@ def compare(settings: Settings, stored: Iterable[StoredSchedule], caps: Mapping[
 
 
 def renames_without_effect(settings: Settings, stored: Sequence[StoredSchedule]) -> dict[str, str]:
-    """Map each schedule that would begin without a history, although it has ``renamed_from``, to the reason.
+    """Return the schedules that would begin without a history although they have ``renamed_from``, each with the
+    reason.
 
     The result is empty if the file retires no schedule, since then no history is lost.
     """

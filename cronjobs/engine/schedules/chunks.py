@@ -1,4 +1,4 @@
-"""Write many rows in few transactions, and find the row that the database refuses if such a row is among them."""
+"""Write many rows in few transactions. If the database refuses one of the rows, find out which."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class ChunkWriter:
     """Writes one chunk after another. A chunk that fails is retried in smaller parts, until the row that causes the
     error is alone.
 
-    For a row whose values the database refuses, ``refused`` is called with the row and the reason. The last transient
-    error is kept in ``trouble`` until the end, so that the other rows are still written. If the caller then makes a new
+    For a row whose values the database refuses, ``refused`` is called with the row and the reason. ``trouble`` keeps
+    the last transient error until the end, so that the other rows are still written. If the caller then makes a new
     plan and writes again, only the rows that failed are written, because the other rows are no longer in the plan.
     """
 

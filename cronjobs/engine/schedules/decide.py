@@ -34,8 +34,7 @@ CRON_RAN: Final = 'cron still ran this line: "cronjobs crontab swap" had not tak
 
 @dataclass(frozen=True)
 class Due:
-    """The plan for one schedule, made from the schedule's row outside any transaction. The oldest of its ``parts``
-    comes first.
+    """The plan for one schedule, made from the schedule's row outside any transaction. Its ``parts`` are oldest first.
 
     ``to_emit`` lists events to emit. If ``unreadable`` is True, nothing can be planned, so nothing is written. If
     ``ahead`` is True, the watermark is in the future, so the ledger rows for future occurrences are wrong. ``pieces``
@@ -59,8 +58,8 @@ class Due:
 def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False, also: Sequence[Pause] = ()) -> Due | None:
     """Plan a schedule's occurrences up to *now*. Return None if there is nothing to write.
 
-    *leaving* is True if the schedule's definition is about to end. In that case, occurrences that a pause holds back
-    become a piece, which is settled after the pause. *also* lists further pauses, which are not in the database.
+    *leaving* is True if the schedule's definition is about to end. Then the occurrences that a pause holds back become
+    a piece, which is settled after the pause. *also* lists further pauses, which are not in the database.
     """
     if stored.seen_until - now > FUTURE_WATERMARK:
         return _ahead(stored, now)
@@ -78,17 +77,13 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False, al
     # An unreadable definition was written by a newer version or by a person. Keep it, so that its occurrences are not
     # lost: another version may be able to read it.
     faults = [*plan.faults, *([unread] if unread else [])]
-    broken = [
-        events.schedule_broken(stored.name, f"the schedule's stored definition cannot be read: {fault}")
-        for fault in faults
-    ]
     return Due(
         stored,
         plan.parts,
         plan.seen_until,
         stored.next_at if plan.seen_until == stored.seen_until else plan.next_at,
         min([stored.seen_until, *(piece.start for piece in owed.pieces)]),
-        to_emit=tuple(broken),
+        to_emit=tuple(_unreadable(stored.name, fault) for fault in faults),
         unreadable=bool(faults) and not plan.parts and plan.seen_until == stored.seen_until,
         pieces=None if unread else plan.pieces,
         held=plan.held,
@@ -111,10 +106,14 @@ def _ahead(stored: StoredSchedule, now: datetime) -> Due:
         read(stored.name, stored.definition)
         pieces = cut(owed_by(stored).pieces, now)
     except ValueError as error:
-        broken = events.schedule_broken(stored.name, f"the schedule's stored definition cannot be read: {error}")
+        broken = _unreadable(stored.name, str(error))
         return Due(stored, (), stored.seen_until, stored.next_at, now, to_emit=(broken,), unreadable=True)
     reset = events.watermark_reset(stored.name, stored.seen_until)
     return Due(stored, (), now, stored.next_at, now, to_emit=(reset,), ahead=True, pieces=pieces)
+
+
+def _unreadable(name: str, fault: str) -> events.Event:
+    return events.schedule_broken(name, f"the schedule's stored definition cannot be read: {fault}")
 
 
 @dataclass(frozen=True)
@@ -262,8 +261,8 @@ def _unknown(schedule: ScheduleSettings, span: Range, ledger: Sequence[LedgerRow
 
 
 def job_for(schedule: ScheduleSettings, scheduled_for: datetime) -> NewJob:
-    """Return the job for one occurrence. Options that the schedule sets are written to the job's row, where they take
-    precedence over the job type's options.
+    """Return the job for one occurrence. The options of the schedule go into the job's row, where they take precedence
+    over the job type's options.
     """
     return NewJob(
         job_type=schedule.job,

@@ -63,7 +63,7 @@ def schedule_from_definition(name: str, stored: object) -> ScheduleSettings:
 
 
 def fingerprint(settings: Settings) -> str:
-    """Return 16 hex digits. They differ whenever sync would apply different definitions, caps or disabled names.
+    """Return 16 hex digits that differ whenever sync would apply different definitions, caps or disabled names.
 
     They also differ with ``limits:``, because all hosts must have the same limits.
     """

@@ -63,11 +63,10 @@ def materialise(
     One transaction writes a schedule's ledger rows, jobs and new watermark. Schedules in *but* are not settled, because
     their entry in the file is broken. When *go_on* returns False, the remaining schedules are left to the next call. If
     the database refuses one schedule, an event reports that, and the other schedules are still settled. ``overlap``
-    counts an unfinished job only if some tick has known the job's type during the last *within*.
-    *before_writing* is called first in each transaction, and returns the id of the tick that settles the occurrences.
-    *put_aside* is used just before somebody changes a pause that skips. *put_aside* is the name of the paused schedule,
-    or "" if everything is paused. With it, the occurrences that the pause has skipped so far are recorded. Occurrences
-    that another pause holds back become a piece.
+    counts an unfinished job only if some tick has known the job's type during the last *within*. *before_writing* is
+    called first in each transaction, and returns the id of the tick that settles the occurrences. Pass *put_aside* just
+    before somebody changes a pause that skips: the name of the paused schedule, or "" if everything is paused. Then the
+    occurrences that the pause has skipped so far are recorded, and those that another pause holds back become a piece.
     """
     settling = Settling(database, emit, before_writing, go_on, within)
     done = settling.done
@@ -185,7 +184,7 @@ class Settling:
         self.emit(events.schedule_broken(due.stored.name, f"the database refuses its job: {why}"))
 
     def settle_held(self) -> None:
-        """Retry the schedules that another transaction has locked. Such a lock usually lasts only for a moment.
+        """Retry the schedules that another transaction has locked, usually only for a moment.
 
         If a lock lasts longer, the schedule is left to the next tick.
         """
@@ -237,7 +236,7 @@ def write(
 ) -> SettledChunk:
     """Settle the schedules of *chunk* that no other transaction has locked.
 
-    The number of statements is the same as for one schedule.
+    The number of statements hardly depends on how many schedules there are.
     """
     # The plan was computed outside this transaction. It is safe to write the plan if the schedule's ``settled`` has not
     # changed since then.
@@ -333,9 +332,7 @@ def _held_back(due: Due) -> events.Event:
 
 
 def _set_right(connection: Connection, ahead: Sequence[Due], now: datetime) -> list[events.Event]:
-    """Undo what a tick did too early because its clock was ahead. The next look then finds the occurrences that are
-    really due.
-    """
+    """Undo what a tick did too early because its clock was ahead, so that the next look finds what is really due."""
     from cronjobs.engine.crontime.timing import next_after
 
     timed = {due.stored.id: read(due.stored.name, due.stored.definition) for due in ahead}

@@ -22,7 +22,7 @@ def pauses_of(stored: StoredSchedule) -> list[Pause]:
 
 def owed_by(stored: StoredSchedule) -> Owed:
     """Return the state of a schedule for ``planning``. Raises ValueError if its stored pieces cannot be read."""
-    # A definition of JSON null is unreadable. It does not mean that the schedule is retired.
+    # JSON null is an unreadable definition, so it becomes {}: None would mean that the schedule is retired.
     definition = None if stored.status != "active" else {} if stored.definition is None else stored.definition
     return Owed(stored.name, definition, stored.seen_until, pieces_from(stored.owed))
 

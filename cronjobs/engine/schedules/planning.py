@@ -1,11 +1,11 @@
-"""Plan what happens to the occurrences that a schedule still has to settle, which it "owes". Pure.
+"""Plan how a schedule settles the occurrences that it still "owes". Pure.
 
 The plan follows from the schedule's watermark, its pauses and its older definitions. An ordinary pause postpones
 occurrences. While the pause is in force, its schedules are not settled. When the pause ends, ``catch_up`` decides once
 about the whole span, as after an outage. A definition may end during the pause, because the schedule is removed or its
-times change. In that case the definition leaves a ``Piece``: the time range that still has to be settled under that
-definition. A pause with ``skip`` does not postpone occurrences. An occurrence that becomes due during such a pause is
-only recorded as skipped.
+times change. Then the definition leaves a ``Piece``: the time range that still has to be settled under that definition.
+A pause with ``skip`` does not postpone occurrences. An occurrence that becomes due during such a pause is only recorded
+as skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, Range, dropped_rea
 from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.errors import CronjobsError
 
-# Functions import Timing only when they need it, because an idle tick does not need it.
+# Functions import crontime themselves, because an idle tick does not need it.
 if TYPE_CHECKING:
     from cronjobs.engine.crontime.timing import Timing
 
@@ -86,7 +86,7 @@ class Part:
     schedule: ScheduleSettings
     missed: Range | None = None
     coalesced: Range | None = None
-    # The occurrence whose run stands for ``coalesced``. It is in this part or in a later one.
+    # The occurrence whose run stands for ``coalesced``, in this part or in a later one.
     into: datetime | None = None
     run: tuple[datetime, ...] = ()
     skipped: Range | None = None
@@ -127,7 +127,7 @@ def settle(owed: Owed, pauses: Iterable[Pause], now: datetime, *, leaving: bool 
     """Decide about all occurrences up to *now*. Return None if nothing is to be written.
 
     *pauses* contains all pauses that apply to the schedule, including past pauses. *leaving* is True if the definition
-    is about to end. In that case the occurrences that a pause holds back become a piece.
+    is about to end. Then the occurrences that a pause holds back become a piece.
     """
     from cronjobs.engine.crontime.timing import next_after
 
@@ -220,14 +220,14 @@ class _Span:
 def occurrences(when: Timing, after: datetime, until: datetime) -> Range | None:
     """Return the occurrences later than *after*, up to and including *until*.
 
-    None if no occurrence is in that range.
+    Return None if there are none.
     """
     count, first, last = when.span(after, until)
     return None if first is None or last is None else Range(first, last, count)
 
 
 def read(name: str, definition: Mapping[str, Any]) -> TimedDefinition:
-    """Return a stored definition in readable form, with its schedule and its times.
+    """Parse a stored definition into its schedule and its times.
 
     Raises ValueError if this version cannot read the definition: a newer version or a person may have written it.
     """

@@ -1,9 +1,9 @@
 """Apply the file's schedules and queue caps to the database: make a plan, and apply it in chunks.
 
-A chunk is a group of schedules that one transaction writes. For each schedule, the same transaction settles the
-occurrences that were due under the old definition, and replaces that definition. So even if a sync is interrupted, no
-occurrence is lost or run twice. The file counts as applied when the last chunk is committed. Until then, any host with
-this file continues the sync.
+A chunk is a group of schedules that one transaction writes. For each schedule, one transaction settles the occurrences
+that are due under the old definition, and replaces that definition. So even an interrupted sync loses no occurrence,
+and runs none twice. The file counts as applied when the last chunk is committed. Until then, any host with this file
+continues the sync.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ def sync(
     before_writing: Callable[[Connection], int | None] = lambda _: None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Synced:
-    """Apply the file's schedules and caps. First settle the occurrences that were due under the old definitions, by
-    these definitions.
+    """Apply the file's schedules and caps. First settle the occurrences that are due under the old definitions.
 
     When *go_on* returns False, the remaining changes are left to the next sync of this file. Rows that other
     transactions have locked are also left to that sync.
@@ -80,7 +79,7 @@ def sync(
     for pause in (*PAUSES_S, None):
         with database.read() as connection:
             # Read ``last_sync`` first. If another host applies a file between these reads, its audit entry is newer
-            # than ``last_sync``. So we detect that, and plan again.
+            # than ``last_sync``, so we notice and plan again.
             applying.last_sync = ticks.last_sync(connection)
             now = database_now(connection)
             stored = store.all_schedules(connection)
@@ -131,7 +130,8 @@ class Applying:
     def __post_init__(self) -> None:
         self.mark = fingerprint(self.settings)
         self.in_parts = ChunkWriter(is_sqlite=self.database.is_sqlite)
-        # The id of the newest audit entry about a sync that we know. Once this sync has begun, the entry is our own.
+        # The id of the newest audit entry about a sync that we have read. Once this sync has begun, the entry is our
+        # own.
         self.last_sync = 0
         self.begun = False
         self.rounds = 0
@@ -151,6 +151,7 @@ class Applying:
                 *map(_queue, [*(cap.queue for cap in todo.cap), *todo.uncap]),
             ]
         )
+        # A plan without edits is also written, for its caps and its audit entry.
         for chunk in list(chunks(edits, lambda edit: weight(edit.due) if edit.due else (0, 0))) or [[]]:
             if self.stopped:
                 break
@@ -210,7 +211,7 @@ class Applying:
     def _settle(
         self, connection: Connection, chunk: Sequence[Edit], tick: int | None
     ) -> tuple[list[Edit], SettledChunk]:
-        """Settle the occurrences that were due under the old definitions. Return the edits that can be made now.
+        """Settle the occurrences that are due under the old definitions. Return the edits that can be made now.
 
         The other edits have to wait: a tick is settling their schedule, or has settled it since we read it, or an
         enqueuer has locked the schedule's queue.
@@ -263,7 +264,7 @@ def _edits(
     edits = []
     for name in dict.fromkeys((*was, *todo.add, *todo.change, *todo.remove)):
         row = rows.get(was.get(name, name))
-        # Occurrences that a pause holds back become a piece when their definition ends. So a pause never blocks a
+        # Occurrences that a pause holds back become a piece when their definition ends, so a pause never blocks a
         # deploy.
         ends = name in todo.retimed or name in todo.remove
         due = None if row is None else plan_for(row, now, leaving=ends)

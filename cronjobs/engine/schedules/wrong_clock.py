@@ -53,9 +53,9 @@ def decide(
     """Return how to correct the ledger *rows* that a tick wrote while its clock was ahead.
 
     *taken_back* and *begun* are ids of jobs that were created for future instants. The jobs in *taken_back* have just
-    been cancelled. The jobs in *begun* have started, and *begun* gives the number of each job's last attempt. A job
-    that is in neither collection was cancelled by someone else, or its row is locked. The ledger row of such a job can
-    stay: if the job is still waiting, it will run when it is due.
+    been cancelled. The jobs in *begun* have started, and *begun* gives the number of each job's last attempt. If a job
+    is in neither collection, someone else has cancelled it or locked its row. The ledger row of such a job can stay: if
+    the job is still waiting, it will run when it is due.
     """
     gone, left, early = [], [], []
     seen_until = now

@@ -1,5 +1,4 @@
-"""Find out how the database's tables differ from ``tables.py``. Compare their definitions with the definitions of fresh
-tables.
+"""Find out how the database's tables differ from ``tables.py``, by comparing them with fresh tables.
 
 alembic's own comparison ignores CHECKs and the conditions of partial indexes. So both sets of definitions are read from
 the database, in the form in which the database writes them. On PostgreSQL, the fresh tables are temporary and are
@@ -64,23 +63,20 @@ def find(connection: Connection) -> list[str]:
 def _read_again(connection: Connection, table: str, definition: str) -> str:
     """Return a constraint's *definition* as the server writes it after parsing its own output.
 
-    A restored dump has constraints in this form, because pg_dump copies the server's output, which was parsed again on
-    restoring. For example, the form has no parentheses around a nested AND (measured on PostgreSQL 18).
+    A restored dump has constraints in this form, because pg_dump copies the server's output, and restoring parses it
+    again. For example, the form has no parentheses around a nested AND (measured on PostgreSQL 18).
     """
     if not definition.startswith("CHECK "):
         return definition
-    connection.exec_driver_sql(f"ALTER TABLE pg_temp.{table} ADD CONSTRAINT read_again {_percent(definition)}")
+    # To the driver, a single % begins a parameter.
+    escaped = definition.replace("%", "%%")
+    connection.exec_driver_sql(f"ALTER TABLE pg_temp.{table} ADD CONSTRAINT read_again {escaped}")
     written = connection.exec_driver_sql(
         "SELECT pg_get_constraintdef(oid) FROM pg_constraint "
         "WHERE conname = 'read_again' AND connamespace = pg_my_temp_schema()"
     ).scalar_one()
     connection.exec_driver_sql(f"ALTER TABLE pg_temp.{table} DROP CONSTRAINT read_again")
     return str(written)
-
-
-def _percent(sql: str) -> str:
-    # The driver gives % a special meaning, so double each %.
-    return sql.replace("%", "%%")
 
 
 def _create_temporary_tables(connection: Connection) -> None:
@@ -130,8 +126,7 @@ def _function_wrong(connection: Connection, schema: int, name: str) -> list[str]
     return []
 
 
-# --- PostgreSQL: read the definitions from the catalogue, without the schema's name
-# ------------------------------------
+# --- PostgreSQL: the definitions in the catalogue, without the schema's name ------------------------------------------
 
 _POSTGRESQL_FACTS: Final = """
 WITH ours AS (

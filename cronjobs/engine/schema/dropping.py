@@ -110,7 +110,7 @@ def _look(
 
 
 def _made(database: Database) -> set[tuple[Kind, str]]:
-    """Return the relations that the migrations create, as found in the SQL of these migrations."""
+    """Return the relations that the SQL of the migrations creates."""
     return {(cast("Kind", kind.lower()), name) for kind, name in _MADE.findall(migrations.sql(database.address))}
 
 

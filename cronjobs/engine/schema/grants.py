@@ -15,9 +15,7 @@ from cronjobs.engine.schema.drift import APP_FUNCTIONS, FUNCTIONS, VIEWS, WORKER
 
 class Role(StrEnum):
     """The roles that use the tables. ``migrate`` owns them. ``run`` is for ticks and operators, ``enqueue`` for apps,
-    ``read`` for people.
-
-    ``token`` is for a cluster's workers.
+    ``read`` for people, and ``token`` for a cluster's workers.
     """
 
     MIGRATE = "migrate"

@@ -31,7 +31,7 @@ from cronjobs.engine.schema.grants import literal, quoted
 from cronjobs.engine.store.meta import has_table, qualified, read_meta, refuse_unsupported, require_revision
 from cronjobs.errors import CronjobsError, DatabaseError, SchemaMissing, SchemaNotUpgraded
 
-# The attributes of alembic's configuration by which we pass objects to env.py.
+# We pass objects to env.py in these attributes of alembic's configuration.
 CONNECTION: Final = "cronjobs_connection"
 ADDRESS: Final = "cronjobs_address"
 
@@ -55,7 +55,7 @@ _NO_RIGHT: Final = "42501"  # insufficient_privilege
 
 _SQLITE_PATIENCE_S: Final = 60.0
 
-# A migration that has its own transaction uses these statements. They must not run in the transaction of another
+# Only a migration in its own transaction runs these statements. They must not run in the transaction of another
 # program.
 _OF_AN_OWN_TRANSACTION: Final = ("BEGIN", "COMMIT", "SET LOCAL", "SELECT pg_advisory_xact_lock")
 
@@ -239,7 +239,7 @@ def run_offline(address: Address) -> None:
 
 
 def script_location() -> Path:
-    """Return the folder ``alembic/``. It is inside the package in a wheel, and beside the package in a clone."""
+    """Return the folder ``alembic/``: inside the package in a wheel, beside the package in a clone."""
     package = Path(__file__).resolve().parents[2]
     inside = package / "alembic"
     return inside if inside.is_dir() else package.parent / "alembic"
@@ -259,7 +259,7 @@ def _options() -> dict[str, Any]:
 
 
 def _is_ours(name: str | None, kind: str, _parents: Any) -> bool:
-    """Return whether *name* is one of our names. Autogenerate then ignores the tables of the user's app."""
+    """Return whether *name* is one of our names, so that autogenerate ignores the tables of the user's app."""
     return kind != "table" or (name is not None and name.startswith(PREFIX) and name != VERSION_TABLE)
 
 

@@ -111,7 +111,7 @@ def _reschedule_on_sqlite(
 
 
 def _take_write_lock(connection: Connection) -> None:
-    """Wait for other writers to finish. Then each time that we read from the clock is later than every time that they
+    """Take the write lock, after any other writer. A time that we read afterwards is later than every time that they
     wrote.
 
     Call this first: on SQLite, a transaction that began with a SELECT cannot always become a write transaction.

@@ -71,15 +71,13 @@ _MAY_OVERRUN: Final = f"""
        OR NOT EXISTS (SELECT 1 FROM {EFFECTS} e WHERE e.job_id = j.id AND e.state = 'begun'))"""
 _DUE_PLAIN: Final = f"j.{PLAIN} AND {_DUE} AND {_MAY_OVERRUN}"
 _DUE_TIMED: Final = f"j.{TIMED} AND (j.timeout_s <= :remaining OR j.timeout_s > :longest) AND {_DUE}"
-# The same conditions without lanes, for databases with too many lanes to visit. In this condition, "b" is the job
-# itself.
+# The same conditions without lanes, for databases with too many lanes to visit. Here "b" is the job itself.
 _DUE_ANYWHERE: Final = f"""
       b.{WAITING} AND b.run_at <= {NOW} AND {OPEN_QUEUE} AND {_AS_DOUBTFUL} AND CASE WHEN b.timeout_s IS NULL
         THEN b.job_type {among("fitting")} AND {_MAY_OVERRUN}
         ELSE b.job_type {AMONG_KNOWN} AND (b.timeout_s <= :remaining OR b.timeout_s > :longest) END"""
 _IS_DOUBTFUL: Final = f"j.error_type = '{NOT_READ}'"
-# Do not prefetch a job that was lost before. Such a job must not be lost again just because it waited here for a
-# worker.
+# Do not prefetch a job that was lost before: it must not be lost again just because it waited here for a worker.
 _NOT_PREFETCHED: Final = f"(j.losses > 0 OR j.job_type {among('no_prefetch')})"
 _CANDIDATE: Final = f"j.id, j.priority, j.run_at, {_NOT_PREFETCHED} AS no_prefetch, j.concurrency_key"
 # This condition is for rows selected by id. The ``|| ''`` hides the status from the planner. Without it, PostgreSQL
@@ -132,11 +130,11 @@ class ClaimFilter:
     Jobs of ``no_prefetch`` types, and jobs whose runner died, are claimed only if they can start at once, so that they
     are not lost while they wait here. ``free`` is how many jobs can start at once.
 
-    ``limits`` count the jobs of all runners. ``policies`` decide what recovery does if an attempt is lost. ``runnable``
-    are the types that some host is known to run, or None if that is unknown. A schedule's job waits for an older job of
-    the schedule only if the older job's type is runnable. ``but`` are the ids of jobs to leave out. ``many_queues`` is
-    explained in ``Overview``. If ``doubtful`` is True, the runner claims only jobs that are marked as doubtful: an
-    earlier runner died before it had read their row.
+    ``limits`` apply to the jobs of all runners together. ``policies`` decide what recovery does if an attempt is lost.
+    ``runnable`` are the types that some host is known to run, or None if that is unknown. A schedule's job waits for an
+    older job of the schedule only if the older job's type is runnable. ``but`` are the ids of jobs to leave out.
+    ``many_queues`` is explained in ``Overview``. If ``doubtful`` is True, the runner claims only jobs that are marked
+    as doubtful: an earlier runner died before it had read their row.
     """
 
     known: Collection[str]
@@ -317,7 +315,10 @@ def _due_sqlite(
 ) -> list[Row[Any]]:
     """Return the first due rows in claim order, read lane by lane. *also* is an additional SQL condition."""
     if admission.many_queues:
-        return list(run(connection, _due_anywhere_sqlite(also), **parameters))
+        anywhere = f"""
+  SELECT {_CANDIDATE_SQLITE} FROM {JOBS} b JOIN {JOBS} j ON j.id = b.id
+  WHERE {_DUE_ANYWHERE} AND {_IN_SOME_TURN}{also} ORDER BY b.priority, b.run_at, b.id LIMIT :limit"""
+        return list(run(connection, anywhere, **parameters))
     due: list[Row[Any]] = []
     lanes = run(connection, LANES_SQLITE, **parameters)
     for lane in sorted(lanes, key=lambda lane: (lane.priority, lane.head_us)):
@@ -325,7 +326,9 @@ def _due_sqlite(
             break
         rows = run(
             connection,
-            _due_in_lane_sqlite(f"true{also} AND {_DUE_TIMED if lane.own_timeout else _DUE_PLAIN}"),
+            f"SELECT {_CANDIDATE_SQLITE} FROM {JOBS} j "
+            f"WHERE true{also} AND {_DUE_TIMED if lane.own_timeout else _DUE_PLAIN} "
+            "ORDER BY j.run_at, j.id LIMIT :limit",
             lane_type=lane.job_type,
             lane_queue=stored(lane.queue),
             lane_priority=lane.priority,
@@ -348,16 +351,6 @@ LANES_SQLITE: Final = f"""
 
 
 _CANDIDATE_SQLITE: Final = f"j.priority, j.run_at AS due_us, j.id, {_NOT_PREFETCHED} AS no_prefetch, j.concurrency_key"
-
-
-def _due_in_lane_sqlite(due: str) -> str:
-    return f"SELECT {_CANDIDATE_SQLITE} FROM {JOBS} j WHERE {due} ORDER BY j.run_at, j.id LIMIT :limit"
-
-
-def _due_anywhere_sqlite(also: str) -> str:
-    return f"""
-  SELECT {_CANDIDATE_SQLITE} FROM {JOBS} b JOIN {JOBS} j ON j.id = b.id
-  WHERE {_DUE_ANYWHERE} AND {_IN_SOME_TURN}{also} ORDER BY b.priority, b.run_at, b.id LIMIT :limit"""
 
 
 def _take(connection: Connection, ids: list[int], lease_parameters: dict[str, Any]) -> Sequence[Row[Any]]:

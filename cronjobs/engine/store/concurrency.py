@@ -19,8 +19,8 @@ from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, among, group_value
 
 # Read at most this many groups of (queue, type), because anyone can invent names of queues.
 MOST_GROUPS: Final = 5000
-# On SQLite, this many prefixes are compared one by one. To read the list of prefixes for each row would take several
-# times as long.
+# On SQLite, compare this many prefixes one by one. Reading the list of prefixes for each row takes several times as
+# long.
 FIRST_PREFIXES: Final = 3
 
 
@@ -114,8 +114,7 @@ def waiting_for(connection: Connection, limits: Sequence[Limit], paused: Collect
 
 
 class LateBehind(NamedTuple):
-    """``behind`` is the number of late jobs of a queue and type that could not run, because they had to wait for other
-    jobs.
+    """``behind`` is the number of late jobs of a queue and type that had to wait for other jobs.
 
     ``late`` is the number of all late jobs of the queue and type that the same statement saw. It is None if no limit
     held back any of them. To get the jobs that could have run, subtract ``behind`` from ``late``, not from the count of
@@ -133,13 +132,12 @@ def late_behind_others(
     runnable: Collection[str] | None,
     held: Full,
 ) -> dict[tuple[str, str], LateBehind]:
-    """Count, by queue and type, the jobs that have been due for longer than *late*, but were kept from running for at
-    least part of that time.
+    """Count, by queue and type, the jobs that have been due for longer than *late*, but could not run for at least part
+    of that time.
 
     Such a job waited for a limit or for another job of its schedule, or it was created late, for a past occurrence.
-    *runnable* has the same meaning as in ``ClaimFilter``. *held* are the limits that held jobs back recently. No job
-    runs between two ticks, so a limit that was reached during the last tick looks free now. That is why the caller
-    passes these limits.
+    *runnable* has the same meaning as in ``ClaimFilter``. *held* are the limits that held jobs back recently. Between
+    two ticks no job runs, so a limit that was reached during the last tick looks free now.
     """
     running = running_by_key(connection) if limits else {}
     now = full(limits, running)

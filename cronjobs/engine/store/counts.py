@@ -17,11 +17,10 @@ from cronjobs.engine.probe.sql_text import COUNTS, JOB_RUNS, JOBS, NEW_COUNTS, N
 from cronjobs.engine.store.sql import AMONG_IDS, group, is_postgresql, run
 from cronjobs.text import clean
 
-# The number of rows to fold in one transaction. It is small, because on SQLite every other writer waits during that
-# time.
+# Fold at most this many rows in one transaction, because on SQLite every other writer waits until it ends.
 BATCH: Final = 500
-# The next tick that has done any work folds the new rows if they are at least this many. Fewer rows wait for the work
-# that ticks do once an hour.
+# A tick that has done any work folds the new rows if there are at least this many. Fewer rows wait for the hourly
+# round.
 MANY: Final = 500
 KEPT_HOURS: Final = 31 * 24
 # This "hour" stands for all hours. Real hours are counted from the beginning of 1970.
@@ -104,8 +103,8 @@ _TOOK: Final = _micros("r.started_at", "r.finished_at")
 _ENDED_MICROS: Final = either(
     postgresql="CAST(extract(epoch FROM e.finished_at) * 1000000 AS bigint)", sqlite="e.finished_at"
 )
-# Look up each run by its key. Otherwise PostgreSQL, as long as it has no statistics, would read the whole history to
-# find these few runs.
+# Look up each run by its key. Otherwise PostgreSQL, while it has no statistics, reads the whole history to find these
+# few runs.
 _ITS_RUN: Final = either(
     postgresql=f"CROSS JOIN LATERAL (SELECT r.outcome, r.started_at, r.finished_at FROM {JOB_RUNS} r "
     "WHERE r.job_id = e.id AND r.attempt = e.attempts LIMIT 1) r",
@@ -137,8 +136,8 @@ _NOT_WAITED: Final = "CAST(NULL AS bigint)"
 def count_ends(connection: Connection, ids: Collection[int]) -> None:
     """Count the attempts of these jobs that this transaction has just ended, and the jobs that ended with them.
 
-    The counts are made from the rows. So the end of an attempt that lost its lease before it ended is not counted. If
-    an attempt was recorded as timed out while its thread was still running, it is counted once, with its final outcome.
+    The counts come from the rows, so the end of an attempt that lost its lease before it ended is not counted. If an
+    attempt was recorded as timed out while its thread was still running, it is counted once, with its final outcome.
     The caller has locked the jobs' rows, so no newer attempt exists.
     """
     _count(connection, ids, _ATTEMPTS, _WAITED)
@@ -200,7 +199,7 @@ def many_new(connection: Connection) -> bool:
 def fold(connection: Connection, most: int = BATCH) -> bool:
     """Move up to *most* new rows into the sums. Return whether there may be more.
 
-    Call this function in a short transaction of its own. It does nothing if another process is folding.
+    Call this in a short transaction of its own. Does nothing while another process is folding.
     """
     if not _alone(connection):
         return False
@@ -229,7 +228,7 @@ def fold(connection: Connection, most: int = BATCH) -> bool:
 def _alone(connection: Connection) -> bool:
     """Stop other processes from folding until this transaction ends. Return False if another process is folding now.
 
-    The lock is on a row whose kind is empty. Do not wait for the lock, because its holder may be frozen.
+    The lock is on a row whose kind is empty. Nobody waits for the lock, because its holder may be frozen.
     """
     if not is_postgresql(connection):
         return True

@@ -58,14 +58,13 @@ def note_ends(connection: Connection, ends: Mapping[str, EndCounts]) -> list[str
     If another transaction has locked the row of a type, the ends of that type are not counted.
     """
     rows = [{"job_type": name, "clean": each.clean, "crashed": int(each.crashed)} for name, each in ends.items()]
-    parameters = {"ends": rows}
     counted = run(
         connection,
         f"""
         SELECT c.job_type, c.suspected, CASE WHEN e.crashed = 1 THEN 0 ELSE c.clean_ends END + e.clean AS clean_ends
         FROM {_ENDS_BY_TYPE} AS e JOIN {CRASHING_TYPES} c ON c.job_type = e.job_type
         ORDER BY c.job_type {_LOCK_TYPE}""",
-        **parameters,
+        ends=rows,
     ).all()
     cleared = [row.job_type for row in counted if row.clean_ends >= ends_needed(bool(row.suspected))]
     for row in counted:

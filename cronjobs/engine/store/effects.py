@@ -237,8 +237,8 @@ def cut_off(connection: Connection, most: int) -> Sequence[Row[Any]]:
 
 
 def doubtful_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:
-    """Return the effects that were repeated or skipped while it was unknown whether they happened, and that these jobs
-    were the last to begin.
+    """Return the effects, last begun by these jobs, that were repeated or skipped although nobody knew whether they had
+    happened.
 
     Each row has job_id, attempt, key, begun_at, repeats and ``skipped``.
     """

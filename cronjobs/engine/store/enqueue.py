@@ -47,7 +47,7 @@ _HAS_ROOM: Final = "(r.stays = 0 OR j.queue = r.queue)"
 # The same value as the default of the column ``enqueued_by``, for callers that give no name. SQLite does not know who
 # is connected, so on SQLite we pass the name.
 _CALLER: Final = either(postgresql=POSTGRESQL_CALLER, sqlite=":caller_")
-# Use a scalar subquery, because PostgreSQL plans NOT EXISTS as a join. As long as the statistics say that the table is
+# Use a scalar subquery, because PostgreSQL plans NOT EXISTS as a join. While the statistics say that the table is
 # empty, that join scans the whole table for each row. The key is looked up before the INSERT, because ON CONFLICT alone
 # would wait for any open transaction that has updated the row with that key. Every claim updates the rows that it
 # takes.
@@ -87,8 +87,8 @@ REPLACE_SQLITE: Final = f"""
   WHERE j.idempotency_key = r.idempotency_key AND {_NOT_STARTED} AND {_HAS_ROOM}
   RETURNING {_KEY_IN_ASCII} AS idempotency_key"""
 
-# Skip rows that another session has locked. The other session is usually a runner that claims the row. But it may also
-# be a transaction that never ends.
+# Skip rows that another session has locked: usually a runner that claims the row, but perhaps a transaction that never
+# ends.
 REPLACE_POSTGRESQL: Final = f"""
   WITH there AS MATERIALIZED (
     SELECT j.id FROM {JOBS} j WHERE j.idempotency_key {AMONG_KEYS} AND {_NOT_STARTED}

@@ -1,4 +1,4 @@
-"""Find leases that have expired, or whose runners are gone: their holders, and the leases that recovery may settle."""
+"""Find the runners that hold leases, and the leases that have expired or whose runners are gone."""
 
 from __future__ import annotations
 
@@ -14,21 +14,16 @@ from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, NOW, TOKENS
 from cronjobs.engine.rules.lease import Expired, Lease
 from cronjobs.engine.rules.recovery_policy import NOT_READ, read_policy, seconds
 from cronjobs.engine.store.job_rows import FACTS_UNREAD, LEASE_LENGTH_S, RUNNER_S, job_from
-from cronjobs.engine.store.sql import (
-    LOCK,
-    among,
-    database_now,
-    run,
-)
+from cronjobs.engine.store.sql import LOCK, among, database_now, run
 from cronjobs.model import Job
 from cronjobs.text import BrokenText
 
 
 def holders(connection: Connection, prefix: str) -> dict[str, float | None]:
-    """Return each ``locked_by`` that begins with *prefix*, and how old, in seconds, its runner can become.
+    """Return each ``locked_by`` that begins with *prefix*, and the greatest age in seconds that its runner can reach.
 
-    The prefix stands for one boot of one host. Each runner has recorded that age itself. The age is None if plain SQL
-    wrote the lease.
+    The prefix stands for one boot of one host. Each runner records its greatest age in its leases. The age is None if
+    plain SQL wrote the lease.
     """
     statement = f"""
         SELECT DISTINCT j.locked_by, {RUNNER_S} AS runner_s FROM {JOBS} j

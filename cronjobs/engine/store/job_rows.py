@@ -17,7 +17,7 @@ from cronjobs.engine.store.sql import JSON_TYPE, is_lost, json_value, run
 from cronjobs.model import Job
 from cronjobs.text import BrokenText
 
-# Skip the look-up of the schedule for jobs without a schedule, because most jobs have none.
+# Look up the schedule only for jobs that have one, because most jobs have none.
 _OF_SCHEDULE: Final = "CASE WHEN j.schedule IS NOT NULL THEN"
 _ITS_SCHEDULE: Final = f"{SCHEDULES} s WHERE s.name = j.schedule"
 _TIMEZONE_KEY: Final = json_value("s.definition", "timezone")

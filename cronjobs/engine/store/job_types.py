@@ -27,7 +27,7 @@ REMEMBERED: Final = timedelta(minutes=10)
 MOST_NAMED: Final = 100
 
 WITHIN_AGO: Final = before_now(":within_s")
-# A tick may seem to have started later than now, if a clock was set back.
+# After a clock was set back, the start of a tick may be in the future.
 WITHIN_AHEAD: Final = after_now(":within_s")
 _BEFORE_NEWEST: Final = shifted_back("n.at", ":within_s")
 # The ticks whose lists count; see ``runnable_types``.
@@ -45,7 +45,7 @@ _USED: Final = f"""
 
 
 def remembered(every: timedelta) -> timedelta:
-    """Return how long recorded job types count. *every* is the time between two ticks that cron starts."""
+    """Return how long recorded job types count. *every* is the time between the starts of two ticks."""
     return max(REMEMBERED, 2 * every)
 
 
@@ -100,10 +100,10 @@ def types_recorded_at(connection: Connection) -> datetime | None:
 def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> frozenset[str] | None:
     """Return the job types that some host may still run, or None if no tick has recorded any.
 
-    Claims use these types. Every list counts that a tick recorded during the last *within*, because a
-    tick that began before a deploy may still be running jobs of types that the deploy removed. Idle ticks load no
-    handlers, so the last list of each host that still ticks counts as well. If no tick has loaded handlers for that
-    long, the last recorded lists are used.
+    Claims use these types. Every list that a tick recorded during the last *within* counts, because a tick that began
+    before a deploy may still be running jobs of types that the deploy removed. Idle ticks load no handlers, so the last
+    list of each host that still ticks counts as well. If no tick has loaded handlers for that long, the last recorded
+    lists are used.
     """
     rows = run(
         connection,
@@ -172,6 +172,6 @@ def in_use(uses: Collection[ListUse]) -> set[str]:
 
     A file has been replaced if its host began to use another file only after the last use of the first file. If one
     host has two crontab lines with different files, the uses of the files alternate, so the lists of both files are in
-    use. Of each file only the newest list counts, even if the code was broken, mended and broken again.
+    use. For each file only the newest list counts, even if the code was broken, mended and broken again.
     """
     return {use.hash for use in uses if not any(other.host == use.host and other.first > use.last for other in uses)}

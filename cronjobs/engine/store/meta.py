@@ -61,7 +61,7 @@ def refuse_unsupported(revision: str) -> None:
 
 
 def require_schema(connection: Connection) -> Meta:
-    """Make sure that this code can use the database's schema. Raises SchemaMissing, SchemaTooOld or SchemaTooNew.
+    """Read the meta row if this code can use the schema. Raises SchemaMissing, SchemaTooOld or SchemaTooNew.
 
     A newer schema is accepted if it still supports code of our revision, because hosts with old code keep ticking
     during a deploy.
@@ -86,8 +86,8 @@ def is_ours(settings: Settings, project: str, environment: str) -> bool:
     """Return whether *project* and *environment*, which own the database, are those of *settings*.
 
     Returns False if no project owns the database yet. Raises MovedDatabase if the database was copied elsewhere, and
-    ForeignDatabase if it has another owner. Because of these errors, we never claim jobs in a restored copy or in
-    another app's database, and never write to it.
+    ForeignDatabase if it has another owner. So we never claim jobs in a restored copy or in another app's database, and
+    never write to it.
     """
     ours, theirs = (settings.project, settings.environment), (project, environment)
     if ours == theirs:
@@ -101,7 +101,7 @@ def is_ours(settings: Settings, project: str, environment: str) -> bool:
 
 
 def require_ours(connection: Connection, settings: Settings) -> Meta:
-    """Make sure that this code can use the schema, and that no other project owns the database.
+    """Read the meta row if this code can use the schema and no other project owns the database.
 
     Raises what ``require_schema`` and ``is_ours`` raise.
     """

@@ -114,9 +114,7 @@ def _refused(connection: Connection, ids: Collection[int]) -> dict[int, set[str]
 
 
 def outlived(connection: Connection, limit: int) -> Sequence[int]:
-    """Return the ids of up to *limit* waiting jobs whose payloads have been misfits for MOST, in the order of the
-    index.
-    """
+    """Return the ids of up to *limit* waiting jobs that have been misfits for MOST, in the order of the index."""
     statement = f"SELECT id FROM {JOBS} WHERE {_OUTLIVED} ORDER BY job_type, misfit_since, id LIMIT :limit"
     return run(connection, statement, limit=limit).scalars().all()
 
@@ -124,14 +122,17 @@ def outlived(connection: Connection, limit: int) -> Sequence[int]:
 def give_up_outlived(connection: Connection, ids: Collection[int]) -> list[tuple[Job, str]]:
     """Mark these jobs as dead, and return them with their errors.
 
-    Jobs that are no longer misfits for that long, or that another transaction has locked, are skipped.
+    Jobs that ``outlived`` would no longer return, or that another transaction has locked, are skipped.
     """
     rows = run(
         connection,
         f"SELECT {FACTS_UNREAD}, j.last_error FROM {JOBS} j WHERE j.id {AMONG_IDS} AND j.{_OUTLIVED} {LOCK}",
         ids=sorted(ids),
     ).all()
-    given_up = [(job_from(row), _outlived(row.last_error)) for row in rows]
+    given_up = [
+        (job_from(row), f"{one_line(str(row.last_error or MISFIT), ERROR_LIMIT - len(OUTLIVED) - 2)}; {OUTLIVED}")
+        for row in rows
+    ]
     for job, error in given_up:
         run(
             connection,
@@ -143,10 +144,6 @@ def give_up_outlived(connection: Connection, ids: Collection[int]) -> list[tuple
         count_jobs(connection, [job.id for job, _ in given_up])
         look_soon(connection)
     return given_up
-
-
-def _outlived(said: object) -> str:
-    return f"{one_line(str(said or MISFIT), ERROR_LIMIT - len(OUTLIVED) - 2)}; {OUTLIVED}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Read due jobs that are still waiting: a few rows from each lane of the queue, however long the lanes are."""
+"""Read due jobs that are still waiting: a few rows from each lane, however long the lane is."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Operators' actions on jobs, in short batches: retry, cancel, dismiss, and release jobs whose runner is gone.
 
-No statement waits for a locked row. It skips the row, and the caller tries again.
+Each statement skips locked rows, and the caller tries them again.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ TAKES: Final[Mapping[str, tuple[Status, ...]]] = {
 }
 CANCELLED: Final = f"status = 'cancelled', finished_at = {NOW}, last_error = :error, error_type = NULL, {RELEASE_KEY}"
 
-# A row that is older than the limits of LENGTHS may exceed them. The row may stay, but must not become a waiting job
-# again.
+# A row from before the limits in LENGTHS may exceed them. Such a row may stay, but must not become a waiting job again.
 _TOO_LONG: Final = (
     "CASE " + " ".join(f"WHEN {in_bytes(f'j.{c}')} > {n} THEN '{c}'" for c, n in LENGTHS.items()) + " END"
 )
@@ -108,8 +107,8 @@ def retry(connection: Connection, ids: Collection[int], act: OperatorAction) -> 
     try:
         with connection.begin_nested():
             done = _change(connection, ids, _CAN_RETRY, again, act.as_of)
-    # In the meantime, another transaction has committed a job with the key of one of these jobs. The caller's next try
-    # will see that job.
+    # Another transaction has just committed a job with the key of one of these jobs. The caller's next try will see
+    # that job.
     except IntegrityError:
         return Changed()
     follow_renames(connection, done)
@@ -150,7 +149,7 @@ def take_back(connection: Connection, ids: Collection[int], act: OperatorAction)
 def begun(connection: Connection, ids: Collection[int]) -> dict[int, int | None]:
     """Return the jobs among *ids* that have or had an attempt, each with the number of its last attempt.
 
-    The number is None for a job that has been pruned, because only ended jobs are pruned.
+    A pruned job counts as begun, because only ended jobs are pruned. Its number is None.
     """
     statement = f"""
       SELECT j.id, j.attempts, CASE WHEN j.status IN ('queued', 'failed', 'cancelled')
@@ -325,8 +324,7 @@ def record_act(
     """Record the action in the audit trail.
 
     If the jobs were chosen by id, or if *each* is True, each job gets one row. Otherwise one row lists all ids of the
-    batch. *were_dead* are the jobs that were dead before the action. They are recorded because their own rows no longer
-    show that.
+    batch. *were_dead* are the jobs that were dead before the action, which their own rows no longer show.
     """
     if not ids:
         return

@@ -1,7 +1,7 @@
 """Decide which jobs of a schedule block each other. Only running jobs, and jobs that some host can run, block others.
 
 The SQL here compares a job ``j`` with the other jobs of its schedule, ``o``. ``:runnable`` is the list of job types
-that some host can run. It is NULL if that is unknown. In that case every job counts as runnable.
+that some host can run. It is NULL if that is unknown, and then every job counts as runnable.
 """
 
 from __future__ import annotations
@@ -84,7 +84,6 @@ def busy_schedules(
 
 
 def runnable_value(connection: Connection, runnable: Collection[str] | None) -> str | None:
-    """The value of the parameter ``:runnable``."""
     return None if runnable is None else group_value(connection, sorted(runnable))
 
 
@@ -101,7 +100,7 @@ def running_beside(connection: Connection, job_id: int) -> int | None:
 
 
 def take_turns(connection: Connection, claimed: Sequence[int]) -> None:
-    """Raise TurnTaken if a schedule, of which a job has just been *claimed*, has another running job.
+    """Raise TurnTaken if a job just *claimed* runs beside another job of its schedule.
 
     The claim itself took the lock (HOLDS_TURN). This check is a second statement, with a newer snapshot. So it also
     sees jobs that another claim took and committed before we had the lock.

@@ -94,8 +94,8 @@ _STILL_OLD: Final = either(
     sqlite=f"j.id {AMONG_IDS} AND +j.status = :status AND +j.finished_at < :before",
 )
 _WITHOUT_RUNS: Final = f"NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id)"
-# Delete the attempts of a job first, in batches. A job that snoozed for a year may have half a million attempts. To
-# delete the job would delete all of them at once through the foreign key.
+# Delete the attempts of a job first, in batches. A job that snoozed for a year may have half a million attempts.
+# Deleting the job would delete all of them at once, through the foreign key.
 _RUNS: Final = f"""
   WITH mine AS MATERIALIZED (SELECT r.job_id, r.attempt FROM {JOB_RUNS} r
     WHERE r.job_id IN (SELECT j.id FROM {JOBS} j WHERE {_STILL_OLD}) LIMIT :limit {_UNLOCKED})
@@ -113,12 +113,12 @@ _STRIP: Final = f"""
 
 def remove_runs(connection: Connection, ids: Collection[int], status: str, before: datetime, limit: int) -> int:
     """Delete up to *limit* attempts of these jobs. Return how many were deleted."""
-    return len(_of(connection, _RUNS, ids, status, before, limit=limit).all())
+    return len(run(connection, _RUNS, ids=sorted(ids), status=status, before=before, limit=limit).all())
 
 
 def delete_jobs(connection: Connection, ids: Collection[int], status: str, before: datetime) -> set[int]:
     """Delete the jobs among *ids* that have no attempts left and are not locked. Return their ids."""
-    gone = _of(connection, _JOBS, ids, status, before).all()
+    gone = run(connection, _JOBS, ids=sorted(ids), status=status, before=before).all()
     _note_deaths(connection, gone)
     return {row.id for row in gone}
 
@@ -130,7 +130,7 @@ def _note_deaths(connection: Connection, gone: Sequence[Row[Any]]) -> None:
     """
     found: dict[str, dict[str, Any]] = {}
     for row in gone:
-        # The same condition as UNSETTLED_DEAD_SQL. It is not in the RETURNING, because there SQLite 3.40 answers 0 to
+        # The same condition as UNSETTLED_DEAD_SQL, which RETURNING cannot contain: there SQLite 3.40 answers 0 to
         # "dismissed_at IS NULL" even if the value is NULL.
         if row.status == "dead" and (row.dismissed_at is None or row.dismissed_at < row.finished_at):
             its = found.setdefault(row.job_type, {"count": 0, "jobs": []})
@@ -142,13 +142,8 @@ def _note_deaths(connection: Connection, gone: Sequence[Row[Any]]) -> None:
 
 def strip_jobs(connection: Connection, ids: Collection[int], status: str, before: datetime) -> set[int]:
     """Clear payload, meta and result of the jobs that have no attempts left and are not locked. Return their ids."""
-    return set(_of(connection, _STRIP, ids, status, before, empty="{}", mark=STRIPPED).scalars())
-
-
-def _of(
-    connection: Connection, statement: str, ids: Collection[int], status: str, before: datetime, **more: Any
-) -> Any:
-    return run(connection, statement, ids=sorted(ids), status=status, before=before, **more)
+    texts = {"empty": "{}", "mark": STRIPPED}
+    return set(run(connection, _STRIP, ids=sorted(ids), status=status, before=before, **texts).scalars())
 
 
 # --- other rows -------------------------------------------------------------------------------------------------------
@@ -322,7 +317,7 @@ def _past(connection: Connection, what: str, **limits: Any) -> Past:
 def prune_from(connection: Connection) -> dict[str, datetime]:
     """Return, for each status, the instant before which all ended jobs that still exist are stripped.
 
-    A million stripped jobs may exist. Because of these instants, pruning need not read any of them.
+    A million stripped jobs may exist. With these instants, pruning need not read any of them.
     """
     stored = connection.execute(select(meta.c.prune_from).where(meta.c.id == 1)).scalar()
     found = {}

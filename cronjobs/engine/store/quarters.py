@@ -1,9 +1,8 @@
 """The recent outcomes of schedules' occurrences, as strips of letters for the web pages, and the table that caches
 closed hours.
 
-A row of ``cronjobs_quarters`` is one hour of one schedule in which nothing can change any more. An hour without a row
-is read from the ledger. So the table may even be empty. But with each row, up to sixty occurrences and their jobs need
-not be read.
+A row of ``cronjobs_quarters`` is one hour of one schedule in which nothing can change any more. Hours without a row are
+read from the ledger, so the table may be empty. Each row saves reading up to sixty occurrences and their jobs.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from cronjobs.errors import CronjobsError
 
 # In the row with this schedule_id, ``hour`` says until when all hours are closed. Real ids begin with 1.
 MARK: Final = 0
-# The row that serves as the lock has this hour, which lies before all real hours. Its schedule_id is also MARK.
+# The row that serves as the lock has this hour, which is before all real hours, and also the schedule_id MARK.
 NEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)
 KEPT: Final = timedelta(hours=26)
 # Do not count the occurrences of a longer range, because that takes too long.
@@ -175,7 +174,7 @@ def _became_in(connection: Connection, ranges: Sequence[dict[str, Any]]) -> list
 def _spans(connection: Connection, rows: Iterable[Row[Any]]) -> list[ResultSpan]:
     """Return *rows*, selected by _BECAME.
 
-    A dead job that nobody dismissed still counts as dead after retention has removed it.
+    A dead job that nobody dismissed still counts as dead after pruning has deleted it.
     """
     became = [ResultSpan._make(row) for row in rows]
     gone = {each.job_id for each in became if each.status is None and each.job_id is not None}
@@ -276,14 +275,14 @@ def _closed_in(connection: Connection, hour: datetime) -> list[dict[str, Any]]:
     """Return the rows to store for *hour*: one row for each schedule that has occurrences in the hour, if none of them
     can change any more.
     """
-    place = {"hour": hour, "ends": hour + HOUR}
+    ends = hour + HOUR
     settled = run(
         connection,
         f"""
         SELECT j.id FROM {SCHEDULES} j WHERE j.seen_until >= :ends AND j.owed IS NULL AND coalesce(
           (SELECT c.first_for FROM {OCCURRENCES} c WHERE c.schedule_id = j.id AND c.last_for >= :ends
            ORDER BY c.last_for LIMIT 1), :ends) >= :ends""",
-        ends=place["ends"],
+        ends=ends,
     )
     ids = set(settled.scalars())
     rows = run(
@@ -291,7 +290,8 @@ def _closed_in(connection: Connection, hour: datetime) -> list[dict[str, Any]]:
         f"""
         SELECT {_BECAME}
         FROM {OCCURRENCES} c WHERE c.last_for >= :hour AND c.last_for < :ends""",
-        **place,
+        hour=hour,
+        ends=ends,
     )
     first = number_of(hour)
     became = _spans(connection, rows)

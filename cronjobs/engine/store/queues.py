@@ -167,12 +167,11 @@ def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str
     names = sorted({cap.queue for cap in caps} | set(lifted))
     if not names:
         return set()
-    asked = {"names": names}
     free = set(names)
     if is_postgresql(connection):
-        there = set(run(connection, f"SELECT name FROM {QUEUES} WHERE name {AMONG_NAMES}", **asked).scalars())
+        there = set(run(connection, f"SELECT name FROM {QUEUES} WHERE name {AMONG_NAMES}", names=names).scalars())
         lock = f"SELECT q.name FROM {QUEUES} q WHERE q.name {AMONG_NAMES} ORDER BY q.name FOR NO KEY UPDATE SKIP LOCKED"
-        free -= there.difference(run(connection, lock, **asked).scalars())
+        free -= there.difference(run(connection, lock, names=names).scalars())
     if gone := sorted(free.intersection(lifted)):
         lift = f"UPDATE {QUEUES} SET max_waiting = NULL WHERE name {AMONG_NAMES}"
         run(connection, lift, names=gone)

@@ -103,8 +103,7 @@ def stored_schedules(connection: Connection, rows: Sequence[Row[Any]]) -> list[S
     by_name: dict[str, list[Row[Any]]] = {}
     for pause in pauses_of_schedules(connection):
         (of_everything if pause.scope == "all" else by_name.setdefault(pause.name, [])).append(pause)
-    # Pass the columns by position. To pass the columns by name takes twice as long, and ten thousand schedules may
-    # exist.
+    # Pass the columns by position. Passing them by name takes twice as long, and there may be ten thousand schedules.
     return [_schedule(*row, pauses=[*of_everything, *by_name.get(row.name, ())]) for row in rows]
 
 
@@ -313,8 +312,8 @@ def rename(connection: Connection, names: Mapping[str, str], commands: Collectio
     """Rename schedules. Also change the name in their unfinished jobs and in their pauses. *names* maps old to new
     names.
 
-    *commands*: the old names of schedules with a command of their own. The job type of such a command has the
-    schedule's name, so no host could run these unfinished jobs under the old type. They get the new type.
+    *commands* are the old names of schedules with a command of their own. The job type of such a command is the
+    schedule's name, so unfinished jobs of the old type get the new type: no host could run the old one.
 
     The ledger and the watermark refer to a schedule's id, so they need no change.
     """

@@ -46,19 +46,18 @@ def shown(
     return [_one(is_postgresql(connection), column, with_json) for column in columns]
 
 
-def fetched(connection: Connection, query: Callable[[bool], Select[Any]]) -> Sequence[Row[Any]]:
-    """Return the rows of a query. *query* returns the query with JSON columns if its argument is True, or else without
-    them.
+def fetched(connection: Connection, build: Callable[[bool], Select[Any]]) -> Sequence[Row[Any]]:
+    """Return the rows of the query that *build* returns. *build* takes whether to include JSON columns.
 
     If the query fails, try again without JSON, because a few bytes of jsonb can hold numbers with a gigabyte of digits.
     """
     try:
         with connection.begin_nested():
-            return connection.execute(query(True)).all()
+            return connection.execute(build(True)).all()
     except (DBAPIError, MemoryError) as error:
         if is_lost(error):
             raise
-        return connection.execute(query(False)).all()
+        return connection.execute(build(False)).all()
 
 
 def beginning(column: Column[Any]) -> ColumnElement[Any]:
@@ -86,7 +85,6 @@ def one_job(connection: Connection, job_id: int) -> Row[Any] | None:
 
 
 def newest_jobs(connection: Connection, limit: int) -> Sequence[Row[Any]]:
-    """Return up to *limit* jobs, newest first."""
 
     def query(with_json: bool) -> Select[Any]:
         return select(*shown(connection, jobs.c, with_json=with_json)).order_by(jobs.c.id.desc()).limit(limit)

@@ -28,8 +28,8 @@ def if_not_too_large(column: str) -> str:
     """Return SQL for JSON *column* if it is small enough to fetch, else for ``TOO_LARGE`` or ``ODD_NUMBER``.
 
     On PostgreSQL the checks go from cheap to expensive. Reading the size on disk costs nothing. For the size of the
-    value, the database must decompress the value. (That is why the SQL concatenates: a concatenated value is not
-    compressed.) For the size of the text, the database must build the text. A number such as 1e5000 (an odd number, see
+    value, the database must decompress it. (The SQL concatenates because a concatenated value is not compressed.) For
+    the size of the text, the database must build the text. A number such as 1e5000 (an odd number, see
     ``has_odd_number``) can make the text a thousand times larger.
     """
     return either(

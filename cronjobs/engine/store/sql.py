@@ -92,7 +92,7 @@ AMONG_KEYS: Final = among("keys")
 def group(parameter: str, columns: Mapping[str, str]) -> str:
     """Return SQL for a group of rows from one JSON parameter.
 
-    Compared with executemany, far fewer bytes are sent, and the database plans the statement only once.
+    One parameter sends far fewer bytes than executemany does, and the database plans the statement only once.
 
     *columns* maps names to "bigint", "int", "float8", "text" or "timestamptz".
     """
@@ -114,9 +114,9 @@ def shaped(
     """Return the parameters of a group of rows, the columns with one value for all rows, and the varying columns.
 
     Apart from their keys, the rows of one group differ little. So a value that all rows share becomes one parameter,
-    unless its column is in *from_json*. A column that has no value in any row is in neither of the two lists.
-    ``shaped_rows`` turns the parameters back into rows. *as_json* are columns whose values are JSON texts. On
-    PostgreSQL, these values are sent as JSON, and not as strings within JSON.
+    unless its column is in *from_json*. A column without a value in any row is in neither list. ``shaped_rows`` turns
+    the parameters back into rows. *as_json* are columns whose values are JSON texts. On PostgreSQL they are sent as
+    JSON, not as strings within JSON.
     """
     postgresql = is_postgresql(connection)
     parameters: dict[str, Any] = {}
@@ -204,7 +204,7 @@ def _kind(column: Column[Any]) -> str:
 
 
 def group_value(connection: Connection, rows: Any) -> str:
-    """Return *rows* as the JSON parameter of ``group`` or ``among``, with instants in the database's own form."""
+    """Return *rows* as the JSON parameter for ``group`` or ``among``, with instants as the database stores them."""
     return (_AS_POSTGRESQL if is_postgresql(connection) else _AS_SQLITE).encode(rows)
 
 
@@ -237,7 +237,6 @@ def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorR
     Every statement that is written for both databases is run by this function, on any kind of connection.
     """
     postgresql, clock = is_postgresql(connection), clock_of(connection)
-    # While a test has stopped the database's clock, ``stands_at`` is set.
     prepared, needs_clock = _prepare(statement, postgresql, schema_of(connection), clock.stands_at is not None)
     for name, value in parameters.items():
         if isinstance(value, list | tuple):

@@ -29,7 +29,7 @@ CLOCK_SLACK: Final = timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class Overview:
-    """All facts that an idle tick needs. They are read in one round trip."""
+    """All facts that an idle tick needs, read in one round trip."""
 
     now: datetime
     project: str
@@ -92,7 +92,8 @@ def overview(
 
 def begin_tick(connection: Connection, row: dict[str, Any]) -> int:
     """Write the row of a tick that has work, and return the row's id. ``end_tick`` completes the row."""
-    # The tick may import its handlers only after its first write. So if the row exists, update what an import changes.
+    # The tick may import its handlers only after its first write. So if the row exists, update the columns that the
+    # import changes.
     return _put_tick(connection, row, {"job_types": row.get("job_types"), "did": row.get("did")})
 
 
@@ -183,11 +184,11 @@ def record(
 
     If *actor* is None, the actor is the database user of the connection.
     """
-    values = {"action": action, "subject": subject, "host": host, "why": why, "detail": detail}
+    values: dict[str, Any] = {"action": action, "subject": subject, "host": host, "why": why, "detail": detail}
     if actor is not None:
         values["actor"] = actor
     if at is not None:
-        values["at"] = at  # type: ignore[assignment]
+        values["at"] = at
     # Any action of a person may begin or end a finding.
     look_soon(connection)
     id_: int = connection.execute(insert(audit).values(values).returning(audit.c.id)).scalar_one()
@@ -196,12 +197,13 @@ def record(
 
 @dataclass(frozen=True)
 class AuditAct:
-    """A row of the audit trail."""
-
     action: str
     subject: str
     actor: str
     detail: dict[str, Any] | None = None
+
+
+_AUDIT_ROWS: Final = group("rows", {"n": "int", "action": "text", "subject": "text", "actor": "text", "detail": "text"})
 
 
 def record_all(connection: Connection, acts: Sequence[AuditAct], *, host: str | None, at: datetime) -> None:
@@ -225,8 +227,6 @@ def record_all(connection: Connection, acts: Sequence[AuditAct], *, host: str | 
 
 # --- which file is in force -------------------------------------------------------------------------------------------
 
-_AUDIT_ROWS: Final = group("rows", {"n": "int", "action": "text", "subject": "text", "actor": "text", "detail": "text"})
-
 
 @dataclass(frozen=True)
 class BegunSync:
@@ -249,7 +249,7 @@ def begin_sync(connection: Connection, fingerprint: str, *, actor: str, host: st
 
 
 def unfinished_sync(connection: Connection) -> BegunSync | None:
-    """Return the newest sync if it has not ended. Otherwise return None."""
+    """Return the newest sync if it has not ended, or else None."""
     row = run(
         connection,
         f"SELECT a.id, a.subject, a.host, a.at, a.detail FROM {AUDIT} a WHERE {UNFINISHED_SYNC} "

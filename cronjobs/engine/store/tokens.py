@@ -81,8 +81,8 @@ def put(connection: Connection, keys: Sequence[TokenKey]) -> frozenset[int]:
 class Closed(NamedTuple):
     """The result of taking tokens back.
 
-    ``over`` are the jobs whose attempt no worker can begin or continue any more. ``unbegun`` are the jobs among these
-    whose attempt no worker has begun.
+    ``over`` are the jobs whose attempts no worker can begin or continue any more. ``unbegun`` are those of them whose
+    attempts no worker began.
     """
 
     over: frozenset[int]
@@ -129,7 +129,8 @@ def drop(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, str]:
 
 
 class TokenRow(NamedTuple):
-    """The row of a token. A worker took the token ``taken_s`` seconds ago, or has not taken it if ``taken_s`` is None.
+    """The row of a token. ``taken_s`` is how many seconds ago a worker took the token, or None if no worker has taken
+    it.
 
     The permit lasts for ``left_s`` more seconds. If ``left_s`` is negative, no part of the attempt is still running.
     ``ended`` is JSON that the worker wrote when the attempt ended.
@@ -143,7 +144,9 @@ class TokenRow(NamedTuple):
 
 
 def look(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, TokenRow]:
-    """Return the tokens of these attempts, by job id. A token that is missing in the result has been taken back."""
+    """Return the tokens of these attempts, by job id. An attempt without a token in the result has had its token taken
+    back.
+    """
     rows = run(
         connection,
         f"""

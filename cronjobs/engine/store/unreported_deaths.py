@@ -15,8 +15,8 @@ from cronjobs.engine.store.sql import run
 
 # At most this many deaths of one process are reported. "status" shows all of them.
 MOST: Final = 1000
-# Report the deaths of a long job's process or of a supervisor if they are not older than this. Such a process may have
-# worked for days, and has reported its earlier deaths.
+# Report no death older than this for a long job's process or a supervisor. Such a process may have worked for days, and
+# has already reported its earlier deaths.
 NOT_OLDER: Final = timedelta(hours=1)
 _BEGAN: Final = f"(SELECT t.started_at FROM {TICKS} t WHERE t.tick = :tick)"
 
@@ -24,8 +24,8 @@ _BEGAN: Final = f"(SELECT t.started_at FROM {TICKS} t WHERE t.tick = :tick)"
 def deaths_of(connection: Connection, runner: str) -> Sequence[Row[Any]]:
     """Return the jobs that *runner* (a ``locked_by``) may have recorded as dead, the first to die first.
 
-    These are its own attempts. If it is a tick, these are also lost attempts and misfits, which any tick may have
-    recorded since it began.
+    These are the jobs of its own attempts. For a tick, they are also lost attempts and misfits, which any tick may have
+    recorded since this tick began.
     """
     return run(
         connection,

@@ -43,12 +43,10 @@ def due_jobs(connection: Connection, *, known: Collection[str], queue: str | Non
     return DueJobs(first, count)
 
 
-def expired_leases(connection: Connection) -> int:
+def count_expired_leases(connection: Connection) -> int:
     """Return how many attempts a tick would have to settle before other work, because their leases have expired."""
-    counted = run(
-        connection, f"SELECT count(*) FROM {JOBS} WHERE locked_until IS NOT NULL AND locked_until < {NOW}"
-    ).scalar_one()
-    return int(counted)
+    statement = f"SELECT count(*) FROM {JOBS} WHERE locked_until IS NOT NULL AND locked_until < {NOW}"
+    return int(run(connection, statement).scalar_one())
 
 
 def next_run_at(connection: Connection) -> datetime | None:
@@ -83,7 +81,7 @@ def unresolved(connection: Connection, known: Collection[str]) -> list[tuple[str
 def due_attempts(connection: Connection) -> set[tuple[int, int]]:
     """Return up to LOOKED_AT due jobs as (id, attempts).
 
-    With the number of attempts, a job that has run and is due again differs from the same job before.
+    The number of attempts tells a job that has run and is due again from the same job before that run.
     """
     rows = run(
         connection,

@@ -60,6 +60,21 @@ def url_of(database: Database) -> str:
     return url.replace("+psycopg", "", 1).replace("+pysqlite", "")
 
 
+class MovedProbe(idle.Probe):
+    """The fast path's query, by the clocks of *world*: its host's, and its server's."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.inputs, world.place)
+        self._world = world
+
+    def facts(self, age_s: float = 0) -> dict[str, object]:
+        now = self._world.clock.now()
+        host_s = now.timestamp() + self._world.host_ahead_s
+        shift_s = (now - SYSTEM.now()).total_seconds()
+        clocks = {"host_s": host_s, "now_": round(host_s * 1_000_000) if self._world.database.is_sqlite else shift_s}
+        return super().facts(age_s) | clocks
+
+
 class World:
     """A host that has ticked twice, and its fast path."""
 
@@ -107,23 +122,18 @@ class World:
 
     def look(self, probe: idle.Probe | None = None) -> str | None:
         """Return what a lingering tick sees in the database."""
-        probe = probe or idle.Probe(self.inputs, self.place)
-        now = self.clock.now()
+        probe = probe or MovedProbe(self)
         try:
-            return probe.look(host_s=now.timestamp(), shift_s=(now - SYSTEM.now()).total_seconds())
+            return probe.look()
         finally:
             probe.close()
 
     def probe(self) -> bool:
         """Whether the fast path takes the tick; then it has written its row."""
-        probe = idle.Probe(self.inputs, self.place)
-        given = {
-            "host_s": self.clock.now().timestamp() + self.host_ahead_s,
-            "shift_s": (self.clock.now() - SYSTEM.now()).total_seconds(),
-        }
+        probe = MovedProbe(self)
         try:
-            there_is = probe.look(**given)
-            settled = probe.settle(age_s=0.02, **given)
+            there_is = probe.look()
+            settled = probe.settle(age_s=0.02)
         finally:
             probe.close()
         assert settled == (there_is is None), "a look and the settling question agree"
@@ -569,7 +579,7 @@ def test_a_tick_that_holds_leases_now_and_then_is_new_once_and_its_end_is(
 ) -> None:
     """Otherwise each look beside it would start a full tick that can start nothing, because a limit is reached."""
     put(world.database, job_type="t.say")  # what a full tick left
-    probe = idle.Probe(world.inputs, world.place)
+    probe = MovedProbe(world)
     before = world.look(probe)
     runner = str(replace(Identity.here(), host=world.host.name, tick="0123456789ab"))
     lease = {"locked_by": runner, "locked_until": world.clock.now() + timedelta(seconds=50)}
