@@ -16,7 +16,7 @@ import signal
 import sys
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from cronjobs.clock import Clock
 from cronjobs.engine.probe import timer
@@ -43,17 +43,16 @@ class Watchdog:
     # SIGALRM ends the process at this instant.
     instant: float = math.inf
 
-    def __init__(self, clock: Clock, *, stacks_to: TextIO | None = None) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         # Without this call, register() would keep the registration of probe.timer.
         faulthandler.unregister(signal.SIGALRM)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-        target = stacks_to or sys.__stderr__
-        if target is not None:
+        if sys.__stderr__ is not None:
             try:
                 # ``chain`` means that the default action follows the dump, and ends the process.
-                faulthandler.register(signal.SIGALRM, file=target, all_threads=True, chain=True)
+                faulthandler.register(signal.SIGALRM, file=sys.__stderr__, all_threads=True, chain=True)
             # stderr is closed or not a real file, so SIGALRM will end the process without a dump of the stacks.
             except (ValueError, OSError, AttributeError):
                 faulthandler.unregister(signal.SIGALRM)
