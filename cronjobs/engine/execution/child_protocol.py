@@ -1,5 +1,4 @@
-"""How a job is sent to its own process, and how the job's outcome is sent back. Both are sent as JSON, never as pickled
-code.
+"""How a job is sent to its own process, and its outcome back: as JSON, never as pickled code.
 
 The request is the child's standard input. The answer is a file without a name, which the runner and the child have
 open. If the child must stop, the runner writes the reason into the first bytes of this file. The child writes its
@@ -22,11 +21,9 @@ from cronjobs.engine.rules.progress import HowFar, progress
 from cronjobs.errors import UsageError
 from cronjobs.model import Job, Outcome
 
-# The first bytes of the answer, this many, are reserved for the reason. The longest reason is "lease lost".
+# The answer begins with this many bytes for the reason. The longest reason is "lease lost".
 REASON_ROOM: Final = 64
 _OUTCOMES: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(Outcome)}
-
-
 # These fields of Settings are sent to the child under the same names.
 _SETTINGS_SENT: Final = ("folder", "database", "schema", "imports", "python_path", "setup", "env", "around", "trusted")
 

@@ -208,9 +208,7 @@ class Launcher:
                 self.report("exited", str(os.waitstatus_to_exitcode(status)), str(int(self.stopped)))
 
     def signal_all(self, number: int, tell: bool) -> None:
-        """Send a signal to every descendant once. Processes that are forked during this call get their signal in the
-        next round.
-        """
+        """Send a signal to every descendant once. Those that are forked meanwhile get theirs in the next round."""
         self.stopped = True
         everyone = descendants(os.getpid()) if self.subreaper else []
         if tell:

@@ -63,8 +63,8 @@ def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | No
             "ran out"
         )
         return Failed(sentence(said, last_line), "LauncherDied")
-    # If *reason* is None, the launcher stopped the command by its own clock. We did not stop it in time, because this
-    # process was frozen or got no CPU time. So this is a timeout.
+    # If *reason* is None, the launcher stopped the command at its time limit, because this process was frozen or got no
+    # CPU time.
     return outcome_of_stop(command, reason or "timeout", ending, last_line)
 
 
@@ -79,7 +79,7 @@ def outcome_of_exit(codes: ExitCodes, status: int, last_line: str) -> Outcome:
     return Failed(said, kind, permanent=status in codes.permanent, kinds=(kind,))
 
 
-def outcome_of_stop(command: Command, reason: str, ending: ProcessEnding, last_line: str = "") -> Outcome:
+def outcome_of_stop(command: Command, reason: str, ending: ProcessEnding, last_line: str) -> Outcome:
     still = f", but these could not be killed: {', '.join(ending.left)}" if ending.left else ""
     match reason:
         case "cancelled":

@@ -133,13 +133,13 @@ def _failed(error: BaseException, failures: Sequence[BaseException], at_least: t
 # --- stops ------------------------------------------------------------------------------------------------------------
 
 
-def stopped(reason: str, attempt: Attempt, error: BaseException | None = None) -> Outcome:
+def stopped(reason: str, attempt: Attempt, error: BaseException) -> Outcome:
     """Return the outcome of an attempt that ended because it was asked to stop for *reason*."""
     match reason:
         case "shutdown":
             return Interrupted()
         case "timeout":
-            return TimedOut(f"timed out after {duration_text(attempt.timeout)}", _trace(error) if error else None)
+            return TimedOut(f"timed out after {duration_text(attempt.timeout)}", _trace(error))
         case "cancelled":
             return CancelledByRequest()
         case _:
@@ -159,9 +159,7 @@ def _is_over(attempt: Attempt, clock: Clock) -> bool:
 
 
 def _cancelled_by_asyncio() -> tuple[type[BaseException], ...]:
-    """Return asyncio's CancelledError if asyncio is imported. If asyncio is not imported, nobody can have raised a
-    CancelledError.
-    """
+    """Return asyncio's CancelledError if asyncio is imported. Otherwise nobody can have raised one."""
     kind = getattr(sys.modules.get("asyncio.exceptions"), "CancelledError", None)
     return () if kind is None else (kind,)
 
@@ -268,10 +266,7 @@ def _parts(error: BaseException) -> Iterator[BaseException]:
 
 
 def _holds(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
-    """Return whether *error* is one of *kinds*.
-
-    Exceptions inside its groups, and exceptions that led to it, count too.
-    """
+    """Return whether *error*, an exception inside its groups, or an exception that led to it, is one of *kinds*."""
     return any(issubclass(type(each), kinds) for each in islice(_everything(error), MOST_PARTS))
 
 
@@ -327,10 +322,7 @@ def _kind(error: BaseException) -> str:
 
 
 def stack_of(attempt: Attempt) -> str | None:
-    """Return the present stack of the thread that runs the attempt's handler, as text.
-
-    None if the attempt has ended.
-    """
+    """Return the present stack of the handler's thread as text, or None if the attempt has ended."""
     try:
         if (thread := attempt.thread) is None:
             return None

@@ -1,8 +1,8 @@
 """The daemon threads that run attempts.
 
-The loop writes to the database. In a worker's thread, only ``ctx.transaction()`` and effects write to it. We do not use
-a ThreadPoolExecutor, because it joins its threads at exit. With it, a handler that never returns would keep the tick
-alive forever.
+The loop writes to the database. In a worker's thread, only ``ctx.transaction()`` and effects write to it. A
+ThreadPoolExecutor would not do: it joins its threads at exit, so a handler that never returns would keep the tick alive
+forever.
 """
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ from cronjobs.clock import Clock, sleep
 from cronjobs.engine.execution.attempt import Attempt, Ended, WorkerContext
 from cronjobs.engine.execution.handler import run_attempt
 from cronjobs.engine.execution.raised import outcome_of, rehearse
-from cronjobs.model import (
-    CancelledByRequest,
-    Finished,
-    Outcome,
-    Released,
-)
+from cronjobs.model import CancelledByRequest, Finished, Outcome, Released
 from cronjobs.text import ERROR_LIMIT, one_line
 
 # Sleep this long, so that the new worker thread can get the GIL and begin.
@@ -44,8 +39,7 @@ def unbegun(attempt: Attempt) -> Outcome | None:
 
 
 class Workers:
-    """Up to ``count`` daemon threads. ``hand`` gives an attempt to a thread. When the attempt has ended, the thread
-    puts its end on ``ended``.
+    """Up to ``count`` daemon threads. ``hand`` gives an attempt to a thread, which puts its end on ``ended``.
 
     If a thread could not be started, ``fault`` says why, and ``count`` is the number of threads that exist.
     """
@@ -87,14 +81,14 @@ class Workers:
 
     def take_back(self) -> list[Attempt]:
         """Take back the attempts that no worker has started, and return them, so that their jobs can be released."""
-        unbegun: list[Attempt] = []
+        waiting: list[Attempt] = []
         while True:
             try:
                 attempt = self._inbox.get_nowait()
             except queue.Empty:
-                return unbegun
+                return waiting
             if attempt is not None:
-                unbegun.append(attempt)
+                waiting.append(attempt)
 
     def dismiss(self) -> None:
         """Let each thread end after its current attempt. Only processes that keep running need this."""

@@ -2,8 +2,7 @@
 
 This module checks types that JSON itself has, such as ``int``, ``list[str]`` and ``dict[str, float] | None``. It
 imports nothing for that. For dates, dataclasses, models and the like, ``payload_pydantic`` uses pydantic, from the
-extra ``cronjobs[types]``. An annotation that we do not know, or cannot resolve, is not checked. Such an annotation is
-never an error.
+extra ``cronjobs[types]``. An annotation that we do not know, or cannot resolve, is no error: it is not checked.
 """
 
 from __future__ import annotations
@@ -68,9 +67,7 @@ class Misfits:
 
 @dataclass(frozen=True)
 class Check:
-    """The check for one annotation. ``plain`` contains the classes of JSON values that fit and that the handler gets
-    unchanged.
-    """
+    """The check for one annotation. ``plain`` has the classes of JSON values that fit and stay unchanged."""
 
     words: str
     read: Read
@@ -285,8 +282,7 @@ def _union(members: Sequence[Check]) -> Check:
 
     def read(value: Any, path: Path, misfits: Misfits) -> Any:
         if len(others) == 1 and value is not None and value.__class__ not in SCALARS:
-            # There is only one member besides null. Report what is wrong inside the value, not only that the value does
-            # not fit.
+            # With one member besides null, report what is wrong inside the value, not only that it does not fit.
             return others[0].read(value, path, misfits)
         for member in members:
             trial = Misfits()

@@ -100,8 +100,7 @@ def _finish(finished: Finished, transition: Transition, ended_ago: timedelta) ->
     result, error = None, getattr(outcome, "error", None)
     if isinstance(outcome, Succeeded):
         if outcome.result is None and outcome.note is None and finished.output is None:
-            # This is the common case.
-            return finish
+            return finish  # the common case
         result, note = result_json(outcome.result)
         error = outcome.note or note
     return finish._replace(
@@ -122,7 +121,7 @@ def as_stopped(outcome: Outcome, reason: str | None, *, process: bool, late: Tim
     if reason == "cancelled" and isinstance(outcome, Failed | Interrupted | TimedOut):
         # The job was cancelled, so it does not matter what the handler raised while it stopped.
         return CancelledByRequest()
-    if reason == "shutdown" and process and _was_terminated(outcome):
+    if reason == "shutdown" and process and isinstance(outcome, Failed) and outcome.error_type in ("SIGTERM", "SIGINT"):
         # If systemd stops a whole service, the runner's children get the signal too. Such a child did not fail by
         # itself.
         return Interrupted()
@@ -131,12 +130,8 @@ def as_stopped(outcome: Outcome, reason: str | None, *, process: bool, late: Tim
     return outcome
 
 
-def _was_terminated(outcome: Outcome) -> bool:
-    return isinstance(outcome, Failed) and outcome.error_type in ("SIGTERM", "SIGINT")
-
-
 def plain_end(finished: Finished, why: str) -> Finished:
-    """Return the same end with plain values only. Use this function for an end that could not be decided or written.
+    """Return the same end with plain values only, for an end that could not be decided or written.
 
     A success stays a success. Any other outcome becomes a failure, which the default policy retries.
     """
@@ -164,9 +159,7 @@ def as_cancelled(decided: Decided, said: str) -> Decided:
 
 
 def succeeded_itself(decided: Decided) -> Decided:
-    """Return *decided*, changed for an attempt that has already committed its own success. A later error becomes a
-    note.
-    """
+    """Return *decided*, changed for an attempt that committed its own success. A later error becomes a note."""
     outcome, note = decided.finished.outcome, None
     error = getattr(outcome, "error", None)
     if isinstance(outcome, Succeeded):
@@ -180,9 +173,7 @@ def succeeded_itself(decided: Decided) -> Decided:
 
 
 def late_output(finish: Finish) -> Finish | None:
-    """Return *finish* as the history row to add for an attempt that succeeded in its own transaction. None if no row is
-    needed.
-    """
+    """Return the history row to add for an attempt that succeeded in its own transaction, or None if none is needed."""
     if _is_moot(finish) or finish.outcome == "succeeded":
         finish = finish._replace(error=None, error_type=None, traceback=None)
     return finish if finish.error or finish.output else None

@@ -86,11 +86,10 @@ def ledger_reason(policy: str, *, paused: bool) -> str:
 
 
 def not_made_up_reason(into: datetime, settled: str | None) -> str:
-    """Return the reason for occurrences that ``catch_up: latest`` leaves to the run for *into*, if that run does not
-    happen either.
+    """Return the reason for occurrences that ``catch_up: latest`` leaves to a run for *into* that will not happen.
 
-    The occurrence *into* was already settled, with the reason *settled*, because a tick whose clock was ahead ran it
-    early, or because somebody wrote to the ledger.
+    *into* was already settled, with the reason *settled*: a tick whose clock was ahead ran it early, or somebody wrote
+    to the ledger.
     """
     why = settled if (settled or "").startswith(RAN_EARLY) else "was settled before"
     return f"{NOT_MADE_UP} {into.isoformat()}, which {why}"

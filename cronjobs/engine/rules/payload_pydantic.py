@@ -1,9 +1,8 @@
 """Read payload values with pydantic, strictly and from JSON text.
 
-Only this module imports pydantic. The module is imported only when it is first needed. pydantic reads containers,
-unions, dataclasses, TypedDicts and models. We change pydantic's schema where docs/how-to/payloads.md promises another
-behaviour. The changes concern the accepted texts for dates and the like, floats for a Decimal, and the order of a
-union's members.
+Only this module imports pydantic, and only a value that needs pydantic imports this module. pydantic reads containers,
+unions, dataclasses, TypedDicts and models. We change its schema where docs/how-to/payloads.md promises another
+behaviour: the accepted texts for dates and the like, floats for a Decimal, and the order of a union's members.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ class PydanticReader:
     def __call__(self, value: Any, path: Path, misfits: Misfits) -> Any:
         self._trials = 0
         try:
-            # Put the value into a list. Then the path of every error begins with an index, even if the error concerns
-            # the whole value.
+            # In a list, the path of every error begins with an index, even if the error concerns the whole value.
             return self._validator.validate_json(json.dumps([value]))[0]
         except ValidationError as error:
             for each in error.errors(include_url=False, include_input=False):
@@ -132,9 +130,7 @@ _NESTED: Final = frozenset(
 
 
 def _schema_of(annotation: Any) -> Any:
-    """Return pydantic's schema of *annotation*. In a dataclass, a name that only the type checker knows counts as
-    ``Any``.
-    """
+    """Return pydantic's schema of *annotation*. In a dataclass, a name that only type checkers know is ``Any``."""
     config = ConfigDict(arbitrary_types_allowed=True)
     known: set[str] = set()
     while True:
@@ -168,14 +164,11 @@ def _typed_dicts_of_typing() -> Iterator[None]:
         _generate_schema._SUPPORTS_TYPEDDICT = before
 
 
-# --- types that we read ourselves
-# -----------------------------------------------------------------------------------------------
+# --- types that we read ourselves -------------------------------------------------------------------------------------
 
 
 def _leaf(words: str, read: Callable[[Any], Any], then: Schema | None = None) -> Any:
-    """Return a schema that calls *read*. *read* raises ValueError for anything but *words*. *then* checks the result of
-    *read*.
-    """
+    """Return a schema that calls *read*, which raises ValueError for anything but *words*, and then checks *then*."""
 
     def checked(value: Any) -> Any:
         try:

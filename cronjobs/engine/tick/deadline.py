@@ -27,8 +27,8 @@ class Guard:
     """When and how this process was started, and the watchdog that ends it.
 
     ``start`` has the arguments and the environment that the process was started with. Handlers may change the
-    environment later. ``began`` is when the tick began (``timer.began``). ``whole_s`` is how long the tick may take,
-    without the end that a lingering tick may have given it.
+    environment later. ``began`` is when the tick began (``timer.began``). ``whole_s`` is how long the tick may take if
+    no lingering tick has given it an earlier deadline.
     """
 
     watchdog: Watchdog

@@ -99,7 +99,7 @@ class EndWriter:
         """Return how long to wait for another end, so that one write covers many."""
         left = until - self.clock.monotonic()
         running = len(self.in_flight.held) - len(self.in_flight.unwritten)
-        # The number of workers that start no other job before the end of their last job is written.
+        # These workers start their next job only after the end of their last job is written.
         waiting = sum(each.let_go is not None for each in self.in_flight.unwritten)
         if left > 0 and not waiting and running > max(self.workers.count, self.planner.ahead() // 2):
             return left
@@ -108,7 +108,7 @@ class EndWriter:
     def _take_safely(self, ended: Ended) -> None:
         try:
             self._take(ended)
-        # This end has already left the queue, so make sure that it is not lost.
+        # The end has left the queue, so keep a plain form of it.
         except Exception as error:
             self.caught(error)
             if ended.attempt.is_leased and not ended.attempt.has_ended:
@@ -221,8 +221,8 @@ class EndWriter:
                 if not isinstance(error, BadValue):
                     self.outage.note(error)
                     return False
-                # The database refused the outcome even without its texts. So give up on the outcome: the lease will
-                # expire, and a tick will record the attempt as lost.
+                # The database refused the outcome even without its texts. Drop it: the lease will expire, and a tick
+                # will record the attempt as lost.
                 self._drop(ended, error)
             except Exception as error:
                 self.caught(error)
@@ -296,9 +296,7 @@ class EndWriter:
             self.emit(events.end_not_recorded(ended.finished.job, ended.finished.worker, why))
 
     def report_the_rest(self) -> None:
-        """When the tick ends, report unwritten ends, and attempts that recorded their own success and are still
-        running.
-        """
+        """At the tick's end, report unwritten ends, and attempts that recorded their own success and still run."""
         self.outage.report()
         why = "the database could not be reached" if self.outage.error else "another session kept its row locked"
         self._report_unwritten(self.in_flight.unwritten.values(), why)

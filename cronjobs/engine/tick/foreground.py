@@ -1,5 +1,4 @@
-"""Run one job now, in the main thread of a process at a terminal. pdb works there, and output is both shown and
-recorded.
+"""Run one job now, in the main thread of a process at a terminal. pdb works, and output is shown and recorded.
 
 The run is an attempt like any other. A loop like a tick's runs in a second thread, for this one job. The loop renews
 the lease, sees cancel requests, and records the end. A handler has no time limit here, because a person may be using a
@@ -97,17 +96,14 @@ class _ReportedStop(StopSignal):
 
 
 class _LeaseIsLost(BaseException):
-    """Raised to end the handler. It is not a KeyboardInterrupt, because a debugger would catch a KeyboardInterrupt and
-    continue.
-    """
+    """Raised to end the handler. A debugger would catch a KeyboardInterrupt and continue."""
 
 
 class Terminated(BaseException):
     """Raised to end the handler on SIGTERM and SIGHUP. It is not a KeyboardInterrupt either."""
 
 
-# Names of exceptions, in the form that an outcome uses. Such an exception means that a person left the handler or the
-# debugger.
+# The exceptions that mean that a person left the handler or the debugger, by the names that an outcome uses.
 QUIT: Final = ("KeyboardInterrupt", "bdb.BdbQuit", f"{Terminated.__module__}.{Terminated.__qualname__}")
 
 
@@ -286,8 +282,7 @@ class Foreground:
             self._signal is not None and (self._attempt.is_command or any(name in said for name in QUIT))
         )
 
-    # --- what the loop reports, from its thread
-    # --------------------------------------------------------------------------
+    # --- what the loop reports, from its thread -----------------------------------------------------------------------
 
     def _on_event(self, event: events.Event) -> None:
         if event.name == "job.progress":

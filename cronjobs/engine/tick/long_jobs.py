@@ -39,9 +39,8 @@ from cronjobs.model import ExitCodes, Finished, Job, Released
 if TYPE_CHECKING:
     import subprocess
 
-PROGRAM: Final = (
-    "cronjobs.engine.tick.long_job_process"  # docs/how-to/long-work.md tells operators to signal long jobs by this name
-)
+# docs/how-to/long-work.md tells operators to signal long jobs by this name.
+PROGRAM: Final = "cronjobs.engine.tick.long_job_process"
 # This time is long, because a loaded host may take seconds to start an interpreter.
 ANSWER_WITHIN_S: Final = 20.0
 REAPED_WITHIN_S: Final = 0.1
@@ -145,9 +144,7 @@ class Handovers:
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def begin(self, attempt: Attempt, until: float) -> None:
-        """Start a process for *attempt*. The answer of the process will be on the queue by *until*, on the monotonic
-        clock.
-        """
+        """Start a process for *attempt*. Its answer is on the queue by *until*, on the monotonic clock."""
         attempt.handed_over = attempt.on_its_way = True
         # Start the process in a thread, because it may take a second to start and answer, and the loop must renew its
         # leases in the meantime.

@@ -45,7 +45,7 @@ class Before:
 
     @property
     def jobs(self) -> tuple[tuple[str, datetime], ...]:
-        """The statuses of ended jobs, each with the instant before which such jobs may be removed."""
+        """The statuses of ended jobs, each with the instant before which these jobs may be removed."""
         return (("succeeded", self.succeeded), ("dead", self.dead), ("cancelled", self.dead))
 
 
@@ -123,11 +123,9 @@ class Pruner:
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
     def _ended_jobs(self, status: str, before: datetime) -> bool:
-        """Delete ended jobs without a key, and strip those with a key. The next round will start after the stripped
-        jobs.
-        """
+        """Delete ended jobs without a key, and strip those with a key. The next round starts after the latter."""
         place = PrunePosition(self._places.get(status, EPOCH), 0)
-        # The instant when the first job ended that was locked, and so was not removed. The next round will start there.
+        # When the first job ended that is still here because it was locked. The next round starts there.
         stuck: datetime | None = None
         while self.go_on():
             page = self._page(status, before, place)
@@ -236,9 +234,7 @@ class Pruner:
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
-        """Write in a short transaction, and then let others write. The size of the next batch depends on how long this
-        took.
-        """
+        """Write in a short transaction, then let others write. The time that took decides the next batch's size."""
         is_sqlite = self.database.is_sqlite
         with self.database.write(patience=PATIENCE_S) as connection:
             began = self.clock.monotonic()

@@ -147,9 +147,7 @@ class Recovery:
 
 
 def _policy_of(expired: Expired) -> AttemptPolicy:
-    """Return the policy that the claim wrote. If there is none, plain SQL claimed the job, so the job must not run
-    again.
-    """
+    """Return the policy that the claim wrote. A job that plain SQL claimed has none, and must not run again."""
     if expired.policy is not None:
         return expired.policy
     return AttemptPolicy(RetryPolicy(), on_lost="retry" if expired.cancel_requested else "dead")
