@@ -182,9 +182,7 @@ def safe_until(text: str, secrets: Collection[str]) -> int:
 
 
 def _begins_in(text: str, form: str) -> int:
-    """Return where the beginning of *form* starts at the end of *text*, or the length of *text* if *text* does not end
-    so.
-    """
+    """Return the start of the longest end of *text* that begins *form*, or the length of *text* if there is none."""
     at = text.find(form[0], max(0, len(text) - len(form) + 1))
     while at >= 0 and not form.startswith(text[at:]):
         at = text.find(form[0], at + 1)
@@ -221,14 +219,13 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def _without_parts(text: str, secrets: frozenset[str]) -> str:
-    """Return *text* with the remains of cut secrets masked: a beginning before a mark of a cut, or an end after such a
-    mark.
+    """Return *text* with the remains of cut secrets masked: a beginning before the mark of a cut, or an end after it.
 
     The remains of a secret never span two marks, so each character is examined once.
     """
     if "…" not in text:
         return text
-    longest, begins, ends = longest_form(secrets), _by_beginning(secrets), _by_end(secrets)
+    longest, (begins, ends) = longest_form(secrets), _by_parts(secrets)
     spans: list[tuple[int, int]] = []
     at = 0
     for mark in _CUT.finditer(text):
@@ -255,21 +252,14 @@ def _without_parts(text: str, secrets: frozenset[str]) -> str:
 
 
 @lru_cache(maxsize=8)
-def _by_beginning(secrets: frozenset[str]) -> dict[str, list[str]]:
-    """Return all spellings of *secrets*, grouped by their first characters."""
-    found: dict[str, list[str]] = {}
+def _by_parts(secrets: frozenset[str]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Return all spellings of *secrets*, grouped by their first characters, and by their last characters."""
+    begins: dict[str, list[str]] = {}
+    ends: dict[str, list[str]] = {}
     for form in _all_forms(secrets):
-        found.setdefault(form[:SHORTEST_PART], []).append(form)
-    return found
-
-
-@lru_cache(maxsize=8)
-def _by_end(secrets: frozenset[str]) -> dict[str, list[str]]:
-    """Return all spellings of *secrets*, grouped by their last characters."""
-    found: dict[str, list[str]] = {}
-    for form in _all_forms(secrets):
-        found.setdefault(form[-SHORTEST_PART:], []).append(form)
-    return found
+        begins.setdefault(form[:SHORTEST_PART], []).append(form)
+        ends.setdefault(form[-SHORTEST_PART:], []).append(form)
+    return begins, ends
 
 
 def _forms_in(text: str, secrets: Collection[str]) -> frozenset[str]:
@@ -294,10 +284,8 @@ def _all_forms(secrets: frozenset[str]) -> frozenset[str]:
 def _forms(secret: str) -> frozenset[str]:
     """Return the spellings in which *secret* may appear in a text.
 
-    The secret may appear unchanged or in a common encoding. A secret of several lines, such as a private key, may
-    appear on one line or line by line.
-
-    The encodings are JSON, Python's ``repr``, URL encoding, and base64 at any position in the encoded bytes.
+    These are the secret itself, and its forms in JSON, in Python's ``repr``, in URLs, and in base64 at any position in
+    the encoded bytes. A secret of several lines, such as a private key, may appear on one line, or line by line.
     """
     if not secret:
         return frozenset()
@@ -396,9 +384,7 @@ def as_meta(keys: Collection[str]) -> dict[str, str]:
 
 
 def keys_of_meta(meta: object) -> frozenset[str]:
-    """Return the keys that ``as_meta`` wrote into *meta*. Return no keys if *meta* has none, or if plain SQL wrote
-    something else there.
-    """
+    """Return the keys that ``as_meta`` wrote into *meta*, or none if plain SQL wrote something else there."""
     try:
         keys = json.loads(meta[_SECRET_KEYS]) if isinstance(meta, Mapping) else []
     except (KeyError, TypeError, ValueError, RecursionError):
@@ -435,9 +421,5 @@ def hide_in(value: Any) -> Any:
 
 
 def hidden_json(value: Any, indent: int | None = None) -> str:
-    """Return *value* as JSON for people, without secrets.
-
-    The secrets are masked before the conversion, because JSON would escape the strings, so that secrets would look
-    different.
-    """
+    """Return *value* as JSON for people, without secrets. Mask before converting, because JSON escapes the strings."""
     return json.dumps(hide_in(value), ensure_ascii=False, indent=indent, default=str)
