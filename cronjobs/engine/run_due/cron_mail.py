@@ -57,8 +57,7 @@ TYPES_NAMED: Final = 10  # of the further job types that no host knows
 
 
 class Outlet:
-    """Prints as much output as the reader accepts, and keeps the remaining output for the next call. Counts the lines
-    that it has to drop.
+    """Prints as much as the reader accepts, keeps the rest for the next call, and counts the lines it has to drop.
 
     While the tick runs, it never waits for the reader, because the tick's loop has leases to renew. A pipe that nobody
     reads (``run-due -v | less``, left alone) accepts no output, and neither does a terminal after Ctrl-S.
@@ -218,9 +217,7 @@ class CronMail:
         fault.circumstances.alarm = self._alarm if self.throttle else None
 
     def reporter(self, log: Path | None, talk: bool) -> Reporter:
-        """Return the tick's reporter. Store the path *log*, so that a later tick that cannot read the configuration
-        file still finds the log.
-        """
+        """Return the tick's reporter. Remember *log* for a later tick that cannot read the configuration file."""
         remember_log(self.config, log)
         return Reporter(Log(log), talk, self._report_death)
 
@@ -237,7 +234,7 @@ class CronMail:
     def trouble(self, said: str, cause: str | None = None) -> None:
         """Report a problem that will still exist in the next minute if nobody fixes it.
 
-        *cause* identifies the problem, for the case that the next tick words the same problem differently from *said*.
+        *cause* identifies the problem, because the next tick may word the same problem differently.
         """
         self._causes.setdefault(cause or said, said)
 
@@ -246,16 +243,18 @@ class CronMail:
         self._count_deaths()
         for event in reporter.kept:
             if event.level == events.ERROR and event.name != "job.dead":
-                self.trouble(line := events.line(event), event.cause)
+                line = events.line(event)
+                cause = event.cause or line
+                self.trouble(line, cause)
                 if event.name in OF_CODE:
-                    self._about[event.cause or line] = CODE
-                    self._looks[event.cause or line] = f"; look: {absolute(self._command(event), self.config)}"
+                    self._about[cause] = CODE
+                    self._looks[cause] = f"; look: {absolute(self._command(event), self.config)}"
                 if event.name == UNKNOWN_TYPE:
-                    self._types[event.cause or line] = event.facts["job_type"]
+                    self._types[cause] = event.facts["job_type"]
                 if event.name == OF_DATABASE:
-                    self._about[event.cause or line] = DATABASE
+                    self._about[cause] = DATABASE
                 if event.name == "alert.not_sent":
-                    self._channels[event.cause or line] = _channel(event)
+                    self._channels[cause] = _channel(event)
 
     def _command(self, fault_of_code: events.Event) -> str:
         # The tick refuses the whole file, although each of its entries is good.
@@ -336,9 +335,7 @@ class CronMail:
         return self.throttle and self._alarm.code_at_fault()
 
     def kept_from_starting(self) -> list[dict[str, Any]]:
-        """Return why earlier ticks of this crontab line did not start. The tick's row stores these reasons, which
-        ``Alarm`` remembers.
-        """
+        """Return why earlier ticks of this crontab line did not start, as ``Alarm`` remembers, for the tick's row."""
         return all_kept_from_starting(self._alarm, self._alarm_of_file) if self.throttle else []
 
     def send(self, *, knows_code: bool = False, left_row: bool = False) -> None:
