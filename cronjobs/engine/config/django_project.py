@@ -45,9 +45,7 @@ def settings_of_django() -> Any:
 
 
 def is_host() -> bool:
-    """Return whether this process (manage.py or a web server, for example) belongs to a Django project that has our
-    app.
-    """
+    """Return whether this process, such as manage.py or a web server, runs a Django project with our app."""
     if settings_of_django() is None:
         return False
     apps = sys.modules.get("django.apps")
@@ -178,9 +176,7 @@ def _named() -> str:
 
 
 def _place_of(error: BaseException) -> str:
-    """Return the line of the user's code that raised *error*, or "". Return "" for a SyntaxError, because its text
-    already names the line.
-    """
+    """Return the line of the user's code that raised *error*, or "" (also for a SyntaxError, whose text names it)."""
     for frame in () if isinstance(error, SyntaxError) else reversed(extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if file.is_file() and not is_installed(file):

@@ -1,6 +1,4 @@
-"""Prepare the import of the user's modules. Set the import path and the environment, and check whether root may run the
-modules.
-"""
+"""Prepare to import the user's modules: the import path, the environment, and whether root may run them."""
 
 from __future__ import annotations
 

@@ -158,8 +158,7 @@ METRICS: Final[Keys] = {
 
 
 class Defaults(NamedTuple):
-    """The values of ``defaults:``. Commands inherit the entries of ``commands``, and schedules inherit the entries of
-    ``schedules``.
+    """The values of ``defaults:``. Every command inherits ``commands``, and every schedule inherits ``schedules``.
 
     ``bad`` lists the keys that could not be read. Entries that depend on a bad key are disabled.
     """

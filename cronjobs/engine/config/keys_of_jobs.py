@@ -1,6 +1,4 @@
-"""The keys of ``job_types``, ``queues``, ``limits`` and ``schedules``. Each key has a reader, an example and a
-sentence.
-"""
+"""The keys of ``job_types``, ``queues``, ``limits`` and ``schedules``, in tables like those of ``keys``."""
 
 from __future__ import annotations
 
@@ -281,7 +279,7 @@ SCHEDULE: Final[Keys] = {
         'none: "cron" or "every" must be given',
     ),
     "timezone": ConfigKey(
-        fields.zone, "America/New_York", ("The time zone of the cron expression."), "the file's timezone"
+        fields.zone, "America/New_York", "The time zone of the cron expression.", "the file's timezone"
     ),
     "job": ConfigKey(
         fields.type_name, "billing.send_invoice", "The job type that runs.", "job or command must be given"

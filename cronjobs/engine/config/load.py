@@ -40,7 +40,7 @@ from cronjobs.reserved import EXEC_PREFIX
 # A mistake in one of these keys is fatal. To continue could mean using the wrong database, running another project's
 # jobs, or retiring every schedule.
 FATAL: Final = frozenset({"project", "environment", "env_file", "database", "schema", "job_types", "schedules"})
-# How the problem of an entry begins that only another, bad key disables.
+# The problem of an entry begins with this if only a bad key elsewhere disables the entry.
 DISABLED: Final = "disabled, because "
 # For a command that only reads the database, only mistakes in these keys are fatal.
 FATAL_TO_READERS: Final = frozenset({"env_file", "database", "schema"})

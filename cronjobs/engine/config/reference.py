@@ -35,9 +35,7 @@ class Section(NamedTuple):
 
 
 def sections() -> list[Section]:
-    """Return every key once, in the order in which the tables define the keys. A mapping that occurs in several places
-    has several paths.
-    """
+    """Return every key once, in the order of the tables. A mapping that occurs in several places has several paths."""
     paths: dict[int, list[str]] = {}
     readers: dict[int, Reader | ReaderOfExtra] = {}
     for path, reader in _mappings("", keys.file):

@@ -17,8 +17,8 @@ from cronjobs.engine.crontime.grammar import NAMES
 
 MAX_BYTES: Final = 1024 * 1024
 MAX_DEPTH: Final = 20
-# This mark is the text of a scalar that could not be read. The flaw of such a scalar has already been reported. The
-# mark is one character that replaces one character, so columns stay correct.
+# The text of a scalar that could not be read, and whose flaw has been reported. One character replaces one character,
+# so columns stay correct.
 UNREADABLE: Final = "\ue000"
 _MAX_REPAIRS: Final = 50
 # The limit for all repairs of one file together, in characters that are parsed again.
@@ -130,7 +130,7 @@ def parse(text: str) -> tuple[Node | None, list[Flaw]]:
             return None, repairs + tree.flaws
         except yaml.YAMLError as error:
             flaw, start = _explain(error, text)
-        # PyYAML without libyaml raises these errors for escapes such as "\UFFFFFFFF"
+        # PyYAML without libyaml raises these errors for escapes such as "\UFFFFFFFF".
         except (ValueError, OverflowError):
             flaw, start = Flaw(0, 0, "the file contains an invalid character escape"), None
         repairs.append(flaw)
@@ -144,8 +144,6 @@ _CONTROL: Final = yaml.reader.Reader.NON_PRINTABLE
 # An escape sequence must not produce one of these characters, which the text itself must not contain either.
 _NO_CHARACTER: Final = re.compile("[\x00\ud800-\udfff]")
 _TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
-
-
 _DEEP: Final = f"values are nested deeper than {MAX_DEPTH} levels"
 
 
@@ -238,9 +236,7 @@ _EXPRESSION: Final = re.compile(
 
 
 def _explain(error: yaml.YAMLError, text: str) -> tuple[Flaw, int | None]:
-    """Return the flaw to report for *error*, and the position in *text* to mark. If the position is None, the parser
-    must stop.
-    """
+    """Return the flaw to report for *error*, and where in *text* to put a mark, or None if the parser must stop."""
     mark = getattr(error, "problem_mark", None)
     problem = str(getattr(error, "problem", None) or "this is not YAML")
     context = str(getattr(error, "context", None) or "")

@@ -1,6 +1,4 @@
-"""Open and read files whose names come from users or other programs, without ever waiting. Create folders with safe
-modes.
-"""
+"""Open and read files that users or other programs name, without ever waiting. Create folders with safe modes."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ def read_text(file: Path) -> str:
 
 
 def require_replaceable(file: Path) -> None:
-    """Raise OSError if *file* is a device, a pipe or a socket, or a link to one. Otherwise root could replace
-    /dev/null.
-    """
+    """Raise OSError if *file* is a device, a pipe or a socket, or a link to one: root could replace /dev/null."""
     try:
         kind = file.stat().st_mode
     # The file does not exist, or the later attempt to write it will fail with the same error.
@@ -60,7 +56,7 @@ def require_replaceable(file: Path) -> None:
 
 
 def why_unwritable(file: Path, *, beside: bool = False) -> str | None:
-    """Return why *file* cannot be written, or None. *beside*: whether SQLite also creates files next to it."""
+    """Return why *file* cannot be written, or None. With *beside*, SQLite must also create files next to it."""
     # Unlike the methods of Path, these functions raise no error if this user may not look into a folder.
     is_there = os.path.exists(file)  # noqa: PTH110
     if not os.path.isdir(file.parent):  # noqa: PTH112

@@ -55,8 +55,7 @@ def undisturbed() -> threading.Lock:
 
 
 def replace_by_nothing(descriptor: int) -> None:
-    """In a forked copy, close the file behind *descriptor*. Keep the number in use, because other code may still use
-    it.
+    """In a forked copy, close the file behind *descriptor*, but keep the number, because other code may use it.
 
     No flock is released: the lock belongs to the open file, which the original process still has open (flock(2)).
     """
@@ -107,9 +106,7 @@ os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, a
 
 
 class EndingCopies:
-    """A block of user code. If a forked copy reaches the end of the block, the copy exits, with the exit code that a
-    program would have.
-    """
+    """A block of user code. A forked copy that reaches its end exits, with the exit code that a program would have."""
 
     def __enter__(self) -> None:
         self._pid = os.getpid()

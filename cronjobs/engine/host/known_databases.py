@@ -19,7 +19,6 @@ from cronjobs.errors import DatabaseVanished
 if TYPE_CHECKING:
     from cronjobs.engine.database.address import Address
 
-
 _OUR_TABLE: Final = "cronjobs_meta"
 
 
@@ -38,9 +37,7 @@ def require_still_there(folder: Path, address: Address) -> None:
 
 
 def _may_have_tables(file: Path) -> bool:
-    """Return False if the file can be read and has none of our tables. All other faults are found when we open the
-    database.
-    """
+    """Return False if the file can be read and has none of our tables. Opening the database finds all other faults."""
     # "rw" does not create the file. With "ro", SQLite could not read a file in WAL mode that nobody has open.
     uri = f"{file.absolute().as_uri()}?mode=rw"
     # Do not wait for a lock. If another process holds it, the file is in use, and our own connection will wait for the

@@ -51,7 +51,7 @@ class JobType:
     max_memory: int | None = None  # in bytes; only for a process
     on_shutdown: OnShutdown = "release"
     on_lost: OnLost = "retry"
-    # If the value is "each", each outcome is committed before the worker starts another job.
+    # With "each", each outcome is committed before the worker starts another job.
     durable: Durable = "group"
     exit_codes: ExitCodes = field(default_factory=ExitCodes)  # for commands
     # If False, nobody chose the timeout: it is the default, and does not show how long the work takes.
@@ -65,8 +65,8 @@ class JobType:
     def starts_at_once(self) -> bool:
         """Whether a job of this type is claimed only when a worker is free to start it.
 
-        A job that must not be lost must not be claimed early and then wait here behind other jobs. A job for a cluster
-        must not wait here either, because it would look as if the job waited for a worker of the cluster.
+        A job that must not be lost must not wait here behind other jobs: this process may die meanwhile. Nor must a job
+        for a cluster, because it would look as if the job waited for a worker of the cluster.
         """
         return self.on_lost == "dead" or self.executor is not None
 
@@ -74,8 +74,8 @@ class JobType:
     def stop_grace(self) -> timedelta:
         """How long it takes to stop the process of a job that has timed out.
 
-        A type that is isolated only because its runners crashed gets no grace. Otherwise a job whose timeout just fits
-        into a tick would no longer fit, and could not start while its type is isolated.
+        A type that is isolated only because its runners crashed gets no grace. With a grace, a job whose timeout just
+        fits into a tick could not start while its type is isolated.
         """
         return PROCESS_GRACE if self.isolation == "process" and not self.for_crashes else timedelta(0)
 

@@ -54,9 +54,7 @@ def _may_have_arrived(error: BaseException) -> bool:
 
 
 def _urllib3_retried(error: BaseException) -> bool:
-    """Return whether urllib3 retried the call. urllib3 retries by calling itself, and the error of such a call shows
-    only the last try.
-    """
+    """Return whether urllib3 retried the call. It retries by calling itself, and its error shows only the last try."""
     tries = {
         frame
         for frame, _ in walk_tb(error.__traceback__)
