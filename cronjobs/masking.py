@@ -22,8 +22,7 @@ from cronjobs.text import one_line, visible
 SHORTEST: Final = 8
 # Mask passwords of at least this many characters in URLs, where the text between ":" and "@" is certainly a password.
 SHORTEST_PASSWORD: Final = 4
-# If a secret was cut, mask its remaining characters if they are at least this many. Three characters reveal nothing,
-# and many words begin with the same three characters.
+# Mask what is left of a cut secret from this many characters on. Three reveal nothing, and begin many words.
 SHORTEST_PART: Final = 4
 MASK: Final = "***"
 _OF_A_WORD: Final = re.compile(r"[A-Za-z?&]")
@@ -41,16 +40,14 @@ _ABOUT_A_SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 _NO_SECRETS: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})  # these variables contain paths
-# A scheme has at most 31 characters in this pattern. Without a limit, the search of a megabyte of letters would take
-# minutes.
+# A scheme has at most 31 characters, or searching a megabyte of letters would take minutes.
 _BEFORE_PASSWORD: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://([^:/@?#\s"']*):""")
 _PATH_OF_URL: Final = re.compile(r"""@[^/?#]*/([^/?#]*)""")
 _WITHOUT_SPACES: Final = re.compile(r"""[^\s"']+""")
 # A password contains no "/" in this pattern, so that an "@" in the URL's path does not count as its end. The example
 # "user:password@host" in our own messages is not masked.
 _SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
-# In the URL of a web server, a user without a password is a token. In "ssh://git@host", and in the URL of a database,
-# such a user is not a token.
+# In a web server's URL, a user without a password is a token. In "ssh://git@host", and in a database's, it is not.
 _TOKEN_OF_HOST: Final = re.compile(r"""https?://([^:/@?#\s"']+)@""")
 # Matches the marks that text.one_line, text.CappedText and exec's output leave where they cut a text. If a cut went
 # through a secret, the remaining part of the secret must be masked. We do that here, because some caller would forget

@@ -177,8 +177,8 @@ class ExitCodes:
     permanent: frozenset[int] = frozenset({65, 78})  # EX_DATAERR and EX_CONFIG of sysexits(3)
 
 
-# A tick makes one Job, one Transition and one Finished per job. These classes are NamedTuples, because a frozen
-# dataclass takes several times as long to make.
+# NamedTuples, because a tick makes one Job, Transition and Finished per job, and a frozen dataclass takes several times
+# as long to make.
 class Job(NamedTuple):
     """One row of cronjobs_jobs, as a claim returns it.
 

@@ -785,8 +785,8 @@ MUTANTS = (
     Mutant(
         "a job that a runner has claimed is replaced all the same",
         "cronjobs/engine/jobs/insertion.py",
-        "        # since.\n        self._to_replace.pop(place, None)",
-        "        # since.",
+        "has claimed it since.\n        self._to_replace.pop(place, None)",
+        "has claimed it since.",
         (f"{CAP_RACES}::test_a_job_that_is_claimed_while_it_is_replaced_stays_as_begun",),
     ),
     Mutant(

@@ -65,8 +65,7 @@ def flush() -> None:
             if stream is not None:
                 stream.flush()
         except (OSError, ValueError):
-            # Nobody reads the output any more, or the disk is full. The results are already recorded, so the
-            # interpreter must not fail when it flushes the stream again.
+            # Nobody reads the output, or the disk is full. The results are recorded, so a later flush must not fail.
             with suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 

@@ -128,8 +128,7 @@ def with_its_database(settings: Settings, file: str, environ: Mapping[str, str],
         if not need:
             return replace(settings, database="", database_unset=str(error))
         line, column = settings.positions.get("database", (0, 0))
-        # If the file is not valid YAML, its ``env:`` could not be read, which may be the cause. So list the file's
-        # problems first.
+        # List the file's problems first: the cause may be an ``env:`` that could not be read.
         problem = Problem(file, line, column, "database" if line else "", str(error))
         raise ConfigError([*settings.problems, problem]) from None
     return replace(settings, database=url, by_django=True, secrets=settings.secrets | named_secrets({"": url}))

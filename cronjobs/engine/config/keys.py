@@ -42,8 +42,7 @@ from cronjobs.engine.config.settings import (
 )
 from cronjobs.engine.config.yaml_nodes import Mapping, Node, Scalar
 
-# The stated default of a key that holds a mapping. The mapping has no default of its own, because each of its keys has
-# one.
+# The stated default of a key that holds a mapping. The mapping's keys have defaults of their own.
 AS_BELOW: Final = "as below"
 
 # --- run --------------------------------------------------------------------------------------------------------------

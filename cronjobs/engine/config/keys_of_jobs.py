@@ -56,8 +56,7 @@ def retry(reading: Reading, node: Node, path: str) -> RetryChanges:
         raise FieldError(f"delays cannot be combined with {', '.join(clash)}: write one or the other")
     try:
         policy = RetryPolicy(**given)
-        # During an import of user code, RetryPolicy raises no error for a wrong policy. It returns a WrongPolicy
-        # instead.
+        # While user code is imported, RetryPolicy returns a WrongPolicy instead of raising an error.
         if isinstance(policy, WrongPolicy):
             raise ValueError(policy.fault)
     except ValueError as error:

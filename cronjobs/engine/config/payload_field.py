@@ -66,8 +66,7 @@ _DISPUTED: Final = re.compile(
 
 def _json_scalar(reading: Reading, node: Scalar) -> Any:
     if not node.plain or "${" in node.text:
-        # A quoted value and a value with ``${…}`` are always text, so that the content of a variable cannot change the
-        # type.
+        # Quoted values and values with ``${…}`` are text, so that the content of a variable cannot change the type.
         return reading.text(node, secret=True)
     text = node.text
     if node.is_null:

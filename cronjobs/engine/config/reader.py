@@ -19,8 +19,7 @@ from cronjobs.installed import if_installed
 from cronjobs.masking import long_enough, mask
 from cronjobs.text import nearest, one_line
 
-# After this many problems, suggest nothing any more. Suggestions take time to compute, and nobody reads so many
-# problems.
+# After this many problems, suggest nothing: suggestions take time, and nobody reads so many problems.
 _ENOUGH_PROBLEMS: Final = 50
 _MAX_PROBLEMS: Final = 200
 NAMED_ENTRIES: Final = "write it as a mapping: each name, with its settings below it"
@@ -64,8 +63,7 @@ class Reading:
     secrets: set[str] = field(default_factory=set)
     # True if the file names third-party extras. Then a kind of finding that we do not know may still be valid.
     extras: bool = False
-    # The reason why the file gives no URL for the database. The reason is reported only if the command needs a
-    # database.
+    # Why the file gives no URL for the database. Only a command that needs a database reports it.
     database_unset: str = ""
     _came_in: set[str] = field(default_factory=set)
 

@@ -110,8 +110,7 @@ def judge(
     members = facts.members.difference(trusted) if written & stat.S_IWGRP else frozenset[str]()
     if owner:
         what.append(f"belongs to {owner}")
-        # Advise to remove a .pyc file that somebody else owns, because nobody can check its contents. Root's Python
-        # writes a new one.
+        # Nobody can check a .pyc file that somebody else owns, so remove it. Root's Python writes a new one.
         cures.append("rm" if path.suffix == ".pyc" else f"chown {_user(me)}")
     if members:
         who = ", ".join(sorted(members)[:3]) + (", …" if len(members) > 3 else "")

@@ -104,8 +104,7 @@ def decode(data: bytes) -> str | Flaw:
         # The decoder's offsets do not count the byte order mark, so remove the mark here, too.
         before = data.removeprefix(b"\xef\xbb\xbf")[: error.start].decode("utf-8", errors="replace")
         return Flaw(*_place(before), "this is not UTF-8: save the file as UTF-8")
-    # Most files contain only characters that Python calls printable. For such a file, skip the regular expression,
-    # because it takes 5 ms to compile.
+    # Most files have only characters that Python calls printable, so skip the pattern, which takes 5 ms to compile.
     in_one_line = text.replace("\n", "").replace("\t", "").replace("\r", "")
     if not in_one_line.isprintable() and (odd := _CONTROL.search(text)):
         return Flaw(*_place(text[: odd.start()]), f"the character U+{ord(odd[0]):04X} is not allowed: delete it")

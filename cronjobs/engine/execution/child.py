@@ -67,8 +67,7 @@ def run(request: Request, stop: StopSignal, progress_file: int) -> Outcome:
     """
     try:
         faults = job_types.import_handlers(request.settings)
-    # Either the files have changed since the runner checked them, or this is a cluster worker, where nobody has checked
-    # them.
+    # The files have changed since the runner checked them, or this is a cluster worker, where nobody has checked them.
     except UntrustedFiles as error:
         return Released(one_line(str(error), 1000), after=MISMATCH_DELAY)
     registration = registered().get(request.job.job_type)

@@ -38,8 +38,7 @@ class _Sink:
 
 
 _current: ContextVar[_Sink | None] = ContextVar("cronjobs_output", default=None)
-# The sinks are kept by thread and not by context, because a new thread starts with an empty context, and a thread may
-# switch to another context.
+# By thread and not by context: a new thread starts with an empty context, and a thread may switch contexts.
 _of_threads: WeakKeyDictionary[threading.Thread, _Sink] = WeakKeyDictionary()
 
 

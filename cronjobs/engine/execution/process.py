@@ -55,8 +55,8 @@ from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
 
 # A request to stop takes effect after at most this time. The end of a command takes effect at once.
 POLL_S: Final = 0.05
-# Wait this long before ending processes that the command leaves behind, because they may be about to end by themselves.
-# For example, ``tee`` in bash's ``> >(tee log)`` outlives the shell.
+# Processes that the command leaves behind may be about to end, as ``tee`` in bash's ``> >(tee log)`` is. Wait this
+# long.
 LEFTOVER_PAUSE_S: Final = 0.5
 LEFTOVER_GRACE_S: Final = 2.0
 # After a handler's process has written its outcome, the process's exit callbacks get this much time.
@@ -245,8 +245,7 @@ def _attend(
     """
     if stop.reason is not None:
         return _End(ProcessEnding(), stop.reason, CappedText())
-    # The timeout begins here. It includes the start of the process, although the start may take seconds on a busy
-    # machine.
+    # The timeout begins here, so it includes the start of the process, which may take seconds on a busy machine.
     began = clock.monotonic()
     limit_at = began + (command.timeout + command.grace).total_seconds() + 1
     leased_until = _for_launcher(command.lease(), clock) if command.lease is not None else None
@@ -402,8 +401,7 @@ class _Child:
                 command.leave_running,
             )
         )
-        # Use a file and not a pipe. A payload can be larger than a pipe's buffer, and then writing it to a pipe would
-        # block.
+        # A file, because writing a payload that is larger than a pipe's buffer to a pipe would block.
         with tempfile.TemporaryFile() as stdin:
             stdin.write(command.stdin)
             stdin.seek(0)
@@ -444,8 +442,7 @@ class _Child:
         except subprocess.TimeoutExpired:
             self._launcher.kill()
         if self.ending.status is None and self.ending.pid is not None and self._launcher.returncode != 0:
-            # The launcher was killed. PR_SET_PDEATHSIG has killed the command, but other processes of its group may
-            # still be alive.
+            # The launcher was killed. PR_SET_PDEATHSIG has killed the command, but perhaps not the rest of its group.
             try:
                 os.killpg(self.ending.pid, signal.SIGKILL)
             except OSError:

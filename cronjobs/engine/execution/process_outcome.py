@@ -25,8 +25,7 @@ from cronjobs.model import (
 )
 from cronjobs.text import ERROR_LIMIT, one_line
 
-# The most disk space that a command's output may take, in bytes. It matters only if the launcher cannot free the file's
-# middle.
+# The most disk space for a command's output, in bytes, if the launcher cannot free the file's middle.
 DISK_LIMIT: Final = 1024**3
 # With these errors, the host had no process, descriptor, memory or disk space left.
 NO_ROOM: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})

@@ -58,8 +58,7 @@ MOST_NAMED: Final = 3
 # ``duration`` accepts no longer delay. A longer delay is a mistake.
 LONGEST_DELAY: Final = timedelta(days=3660)
 UNREADABLE: Final = "the handler raised an unprintable exception"
-# Leave out the frames of these files at the beginning of a traceback. contextlib adds frames if hooks surround a
-# handler.
+# A traceback begins after the frames of these files. contextlib adds frames if hooks surround a handler.
 _OURS: Final = (str(Path(__file__).with_name("handler.py")), around.__file__, contextlib.__file__)
 
 
@@ -238,8 +237,7 @@ def _instant(value: Any, now: datetime) -> datetime | None:
             parts = (utc.year, utc.month, utc.day, utc.hour, utc.minute, utc.second, utc.microsecond)
             moment = datetime(*parts, tzinfo=UTC)
             return moment if moment - now <= LONGEST_DELAY else None
-    # The conversion may fail: the instant may be in the year 9999 in a zone west of Greenwich, or its tzinfo may raise
-    # anything.
+    # The instant may be in the year 9999 in a zone west of Greenwich, and its tzinfo may raise anything.
     except Exception:
         return None
     wait = _delay(value)

@@ -28,8 +28,7 @@ class Reporting:
     ``listener`` shows progress to a person who is watching. The thread that reports calls it at once with each report.
     """
 
-    # The defaults are class attributes. A run of many short jobs makes thousands of these objects, and few of them
-    # report anything.
+    # Class attributes, because a run of many short jobs makes thousands of these objects, and few report anything.
     output: CappedText | None = None
     listener: Callable[[HowFar], None] | None = None
     # The progress that the tick last showed to a person who is watching.

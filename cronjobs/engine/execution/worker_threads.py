@@ -114,8 +114,8 @@ class Workers:
             attempt.worker = name
             attempt.started = self.clock.monotonic()
             try:
-                # Run the attempt in a fresh context. Then context variables that a handler sets, such as decimal's
-                # precision, a tenant or log fields, do not affect the next job.
+                # In a fresh context, variables that a handler sets, such as a tenant or log fields, do not affect the
+                # next job.
                 finished = Context().run(run_attempt, attempt, self.around, self.clock)
             # The error is in our own code, not in the user's. The worker thread must survive it.
             except BaseException as error:

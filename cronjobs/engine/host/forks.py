@@ -94,8 +94,7 @@ def _in_the_copy() -> None:
                 null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
                 os.dup2(null, number)
                 os.close(null)
-    # Restore the default signal handlers. The tick's own handlers only set a flag for the loop. The loop does not run
-    # in the copy, so with these handlers SIGTERM would have no effect.
+    # Restore the default signal handlers. The tick's own only set a flag for the loop, which does not run in the copy.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         handler = signal.getsignal(number)
         if callable(handler) and str(getattr(handler, "__module__", "")).partition(".")[0] == "cronjobs":

@@ -110,8 +110,7 @@ def _runs_unseen(pid: int) -> bool:
         except PermissionError:
             return True
         return True
-    # Look at all threads. A killed process has ended only when its last thread has ended, and a thread may still be in
-    # a system call.
+    # A killed process has ended only when its last thread has, and a thread may still be in a system call.
     return any(_thread_runs(pid, thread) for thread in _numbers(f"/proc/{pid}/task"))
 
 

@@ -40,8 +40,7 @@ def _may_have_tables(file: Path) -> bool:
     """Return False if the file can be read and has none of our tables. Opening the database finds all other faults."""
     # "rw" does not create the file. With "ro", SQLite could not read a file in WAL mode that nobody has open.
     uri = f"{file.absolute().as_uri()}?mode=rw"
-    # Do not wait for a lock. If another process holds it, the file is in use, and our own connection will wait for the
-    # lock later.
+    # Do not wait for a lock: whoever holds it uses the file, and our own connection waits for it later.
     with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True, timeout=0)) as found:
         return found.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (_OUR_TABLE,)).fetchone() is not None
     return True

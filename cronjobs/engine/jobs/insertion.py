@@ -200,8 +200,7 @@ class Writing:
     def _settle(self, place: Place, put: Inserted) -> None:
         self._found[place] = put
         del self._left[place]
-        # The place is still in this dict if its job was waiting when we looked it up, and a runner has claimed the job
-        # since.
+        # Still in ``_to_replace`` if the job was waiting when we looked it up, and a runner has claimed it since.
         self._to_replace.pop(place, None)
 
 

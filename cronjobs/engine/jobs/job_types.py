@@ -57,8 +57,7 @@ class JobType:
     # If False, nobody chose the timeout: it is the default, and does not show how long the work takes.
     timeout_declared: bool = True
     executor: str | None = None  # the cluster that runs the handler, or None for this host
-    # True if jobs of this type run in a process only because their runners crashed, and not because of the type's
-    # settings.
+    # True if the type's jobs run in a process because their runners crashed, and not because of its settings.
     for_crashes: bool = False
 
     @property

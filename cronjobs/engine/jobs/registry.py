@@ -77,8 +77,8 @@ INNER_FAULT: Final = "cronjobs_inner_fault"
 
 def signature_of(function: Handler) -> inspect.Signature:
     """Return the signature of *function*. Raises whatever the evaluation of the annotations raises."""
-    # Since Python 3.14, annotations are evaluated only when the signature is read. Some names in them exist only for
-    # type checkers, so leave names that cannot be resolved as they are.
+    # Python 3.14 evaluates annotations when the signature is read. Leave names that only type checkers know as they
+    # are.
     if sys.version_info >= (3, 14):
         from annotationlib import Format
 

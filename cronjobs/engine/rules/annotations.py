@@ -23,8 +23,7 @@ from uuid import UUID
 from cronjobs.text import one_line
 
 Path = tuple[str | int, ...]
-# A function that returns what the handler gets for a JSON value. If the value does not fit, the function adds a misfit,
-# and raises nothing.
+# Returns what the handler gets for a JSON value. If the value does not fit, adds a misfit, and raises nothing.
 Read = Callable[[Any, Path, "Misfits"], Any]
 
 # The error names at most this many misfits of one payload.

@@ -225,8 +225,8 @@ def outcome_of_expired(expired: Expired) -> Outcome:
         case "interrupted":
             return Interrupted(expired.error or "interrupted by shutdown")
         case other:
-            # A newer version of cronjobs wrote this outcome. The attempt did end, so count it as a failure. To treat it
-            # as lost would run it again without costing a try.
+            # A newer version of cronjobs wrote this outcome. The attempt did end. As lost, it would run again without
+            # costing a try.
             return Failed(expired.error or f"ended as {other}", expired.error_type or "Unknown")
 
 

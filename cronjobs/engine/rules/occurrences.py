@@ -23,8 +23,7 @@ class Range:
 
 # The ledger's reason begins with this if a wrong clock made the occurrence run early.
 RAN_EARLY: Final = "ran early at"
-# In a reason that begins with RAN_EARLY, this is followed by the number of the job's attempts so far. The clock was
-# correct for any later attempt.
+# In a reason with RAN_EARLY, the number of the job's attempts so far follows this. The clock was right for later ones.
 UP_TO_ATTEMPT: Final = ", up to attempt"
 # A reason of ``not_made_up_reason`` begins with this.
 NOT_MADE_UP: Final = "catch_up: latest leaves it to the run for"

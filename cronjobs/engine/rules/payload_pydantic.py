@@ -121,8 +121,7 @@ class PydanticReader:
         raise ValueError
 
 
-# A schema contains other schemas under these keys. "serialization" is left out. The keys of the user's own values,
-# which are defaults and metadata, are left out too.
+# A schema contains other schemas under these keys. Left out: "serialization", and the user's own defaults and metadata.
 _NESTED: Final = frozenset(
     {"schema", "items_schema", "keys_schema", "values_schema", "extras_schema", "arguments_schema", "json_schema"}
     | {"python_schema", "lax_schema", "strict_schema", "choices", "fields", "steps", "definitions"}

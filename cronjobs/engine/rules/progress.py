@@ -145,8 +145,7 @@ def _written(number: float) -> str:
 # The attempt must have done this share of the total before its pace can be used for an estimate.
 LEAST_SHARE: Final = 0.05
 LEAST_S: Final = 20.0
-# A report may always be this old. Reports are written only when the lease is renewed, so even the latest report may be
-# some seconds old.
+# A report may always be this old, because reports are written only when the lease is renewed.
 QUIET: Final = timedelta(minutes=2)
 
 

@@ -35,8 +35,7 @@ WORDS: Final = {
     "d": "dead",
 }
 _RANK: Final = {letter: rank for rank, letter in enumerate(WORDS)}
-# These outcomes change only if somebody runs the occurrence again in a backfill. The letter of a dead job is missing
-# here, because a dead job may be retried.
+# Only a backfill changes these outcomes. The letter of a dead job is missing, because a dead job may be retried.
 FINAL_LETTERS: Final = frozenset({NOTHING, "s", "c", "k", PRUNED, "m"})
 _OF_LEDGER: Final = {"coalesced": "c", "skipped": "k", "missed": "m"}
 _OF_JOB: Final = {"succeeded": "s", "queued": WAITING, "running": "r", "failed": "f", "cancelled": "x", "dead": "d"}

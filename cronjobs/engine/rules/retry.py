@@ -65,7 +65,6 @@ def retry_delay(
     if isinstance(outcome, Failed) and outcome.at_least is not None:
         return max(delay, outcome.at_least)
     if job.next_occurrence is not None and job.gives_up_at is None:
-        # A schedule's job must not wait beyond the schedule's next occurrence. For example, the service that a nightly
-        # job calls may work again by the next night.
+        # Do not wait beyond the next occurrence: what a nightly job calls may work again by the next night.
         delay = min(delay, job.next_occurrence - now)
     return max(delay, SOONEST_RETRY)

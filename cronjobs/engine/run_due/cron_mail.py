@@ -191,8 +191,8 @@ class CronMail:
         self._causes: dict[str, str] = {}  # for each cause, the text that was reported
         # For each cause, a command that explains the cause. The command works in any folder.
         self._looks: dict[str, str] = {}
-        # For each cause that concerns the code or the database: CODE or DATABASE. Only a tick that has checked the code
-        # or the database can know that such a cause has ended.
+        # For each cause about the code or the database: CODE or DATABASE. Only a tick that has checked it knows that
+        # the cause has ended.
         self._about: dict[str, str] = {}
         # For each cause that is an unknown job type, the type. The mail has one line for all of them.
         self._types: dict[str, str] = {}
@@ -204,8 +204,7 @@ class CronMail:
         self._well: set[str] = set()
         self._started = True  # True if the tick could start
         self._alarm = Alarm(self.config)
-        # The alarm of the file alone, with the causes from before the database was known. Set once the database is
-        # known.
+        # Set once the database is known: the alarm of the file alone, with the causes from before that.
         self._alarm_of_file: Alarm | None = None
         fault.circumstances.alarm = self._alarm if self.throttle else None
         # True if the tick had anything to report, even if it was not mailed again.
@@ -376,8 +375,7 @@ class CronMail:
             self._alarm.report_counted(now, self._report_counted)
         # A tick that did not start cannot know that a cause has ended.
         if self.throttle and self._started:
-            # While a database is unreachable, nobody knows whether its other problems have ended, for example a full
-            # disk.
+            # While a database is unreachable, nobody knows whether its other problems, such as a full disk, have ended.
             unknown = {DATABASE} & {*self._about.values()} | (set() if knows_code else {CODE})
             ended = self._alarm_of_file.over((), now) if self._alarm_of_file is not None else []
             for sentence in [*ended, *self._alarm.over(set(self._causes), now, self._well, unknown=unknown)]:

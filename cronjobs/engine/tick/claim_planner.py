@@ -27,8 +27,8 @@ GROUP: Final = 400
 MOST_AHEAD: Final = 2 * GROUP
 AHEAD_S: Final = 0.05  # a claim covers the jobs that will start within this time
 NO_LIMIT: Final = 1_000_000
-# After one tick has died, the next tick claims this many rows one at a time. If a row killed the tick, that row is
-# among the first that are due. If this next tick dies, too, the tick after it claims all rows one at a time.
+# After one tick has died, the next tick claims this many rows one at a time: a row that killed the tick is among the
+# first that are due. If this next tick dies, too, the tick after it claims all rows one at a time.
 WARY_ROWS: Final = 50
 
 # Predict the run time of a type's next job only after this many jobs of the type have ended.

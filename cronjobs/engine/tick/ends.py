@@ -270,8 +270,8 @@ class EndWriter:
                 decided = succeeded_itself(decided)
             self._report(ended.attempt, decided)
         elif not (released or ended.attempt.handed_over):
-            # Do not report a released job as lost. If only the reply to the COMMIT was lost, the job was in fact
-            # released, and another runner may have claimed it since.
+            # A released job is not lost. If only the reply to the COMMIT was lost, another runner may have the job by
+            # now.
             self.lost(ended.attempt)
 
     def _report(self, attempt: Attempt, decided: Decided) -> None:

@@ -160,8 +160,7 @@ class Foreground:
         self._running = False  # True while the job's own code is running
         self._lost = False
         self._ended = False  # True once the loop has received the job's end
-        # The loop has no watchdog, because a person may suspend this process with Ctrl-Z, and because a handler may set
-        # alarms.
+        # No watchdog: a person may suspend this process with Ctrl-Z, and a handler may set alarms.
         self._loop = Loop.for_one_job(
             self._attempt,
             database,
@@ -220,8 +219,7 @@ class Foreground:
             why = self._loop.outage.error or LOCKED
             self._streams.say(f"the outcome cannot be recorded yet, retrying: {why}")
         while beside.is_alive():
-            # If the database has no error, another transaction has locked the job's row. Keep waiting for as long as
-            # our user does.
+            # Without an error, another transaction has locked the job's row. Keep waiting for as long as our user does.
             if self._loop.outage.error is None:
                 self._allow_time()
             beside.join(SLOW_S)

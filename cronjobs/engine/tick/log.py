@@ -30,8 +30,7 @@ class Log:
         self.unopened: str | None = None  # why the file could not be opened, in the words of "cronjobs check"
         if file is not None:
             try:
-                # Without O_NOFOLLOW, somebody could place a link in a shared folder, and make us append to another
-                # file.
+                # Without O_NOFOLLOW, a link in a shared folder could make us append to another file.
                 self._descriptor = open_regular(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
             except OSError as error:
                 self.unopened = why_unwritable(file) or error.strerror

@@ -70,8 +70,7 @@ class Handover:
     # Exit statuses of the command, as in ExitCodes.
     success: list[int]
     permanent: list[int]
-    # The AttemptPolicy for the job's row, as JSON. The process also uses this policy to decide whether to retry the
-    # job.
+    # The AttemptPolicy for the job's row, as JSON. By this policy, the process also decides whether to retry the job.
     row_policy: str
 
     @classmethod
@@ -146,8 +145,7 @@ class Handovers:
     def begin(self, attempt: Attempt, until: float) -> None:
         """Start a process for *attempt*. Its answer is on the queue by *until*, on the monotonic clock."""
         attempt.handed_over = attempt.on_its_way = True
-        # Start the process in a thread, because it may take a second to start and answer, and the loop must renew its
-        # leases in the meantime.
+        # In a thread, because a process may take a second to start and answer, and the loop must renew its leases.
         thread = threading.Thread(target=self._hand_over, args=(attempt, until), name="cronjobs-handover", daemon=True)
         try:
             thread.start()
@@ -198,8 +196,7 @@ def start_apart(
     with tempfile.TemporaryFile() as stdin:
         stdin.write(request)
         stdin.seek(0)
-        # The process does not inherit cron's pipes, because cron sends its mail only when every process that holds its
-        # pipe has exited.
+        # Do not inherit cron's pipes: cron sends its mail only when every process that holds its pipe has exited.
         return subprocess.Popen(
             [sys.executable, "-P", "-m", program, *arguments],
             stdin=stdin,

@@ -210,8 +210,8 @@ class Loop:
 
     def _caught(self, error: Exception) -> None:
         self.net.catch(error)
-        # The failed turn may have committed a claim. So the next turn must read our leases again, and release the jobs
-        # that never started.
+        # The failed turn may have committed a claim. The next turn re-reads our leases, and releases jobs that never
+        # started.
         self.writer.claim_unsettled = True
 
     def stop(self, reason: str) -> None:
@@ -233,8 +233,7 @@ class Loop:
         self.workers.wake()
 
     def _report_stopping(self) -> None:
-        # The loop reports the stop, and not stop() itself: a signal handler calls stop(), and the signal may interrupt
-        # the very line that writes to the log.
+        # Not in stop(): a signal handler calls it, and the signal may interrupt the very line that writes to the log.
         if self.stopping is not None and not self.stop_reported:
             self.stop_reported = True
             self.emit(events.signalled(self.stopping))
@@ -278,13 +277,12 @@ class Loop:
                     cut_leases(connection, [attempt.lease for attempt in stuck], CUT_LEASE)
                 last_write(connection)
 
-            # If an earlier claim got no answer, this turn finds the jobs that the claim took, and a further turn must
-            # release them.
+            # If an earlier claim got no answer, this turn finds its jobs, and a further turn must release them.
             unsettled = self.writer.claim_unsettled
             went_well = self._turn(last=write)
             done = went_well and not unsettled
-            # Normally a second signal ends the loop at once. But if this turn has just found such jobs, the database
-            # works, so one further turn can release them.
+            # A second signal ends the loop at once. But if this turn has just found such jobs, the database works, so
+            # one further turn can release them.
             hurried = self.hurry and not (went_well and unsettled)
             # After a stop, give a busy database a moment. If it is away, the leases expire, as after a crash. Look at
             # the stop in each round, because it may come while this loop retries.
@@ -319,8 +317,7 @@ class Loop:
 
         Changes nothing. *now* is the monotonic clock.
         """
-        # Claim nothing while the result of an earlier claim is unknown, because repeated unanswered claims would lease
-        # ever more jobs.
+        # Claim nothing while an earlier claim has no answer. Otherwise such claims would lease ever more jobs.
         no_claim = last is not None or self.writer.claim_unsettled
         room = 0 if no_claim or now >= self.deadline or now < self._next_claim() else self.planner.room(self.in_flight)
         renew = now >= self._next_renewal() and not last
@@ -393,8 +390,7 @@ class Loop:
             if turn.postponed:
                 self.pace.nothing_due = False
         self.in_flight.recorded(turn.recorded)
-        # Call ``written`` after ``looked``, because ``written`` may set ``nothing_due`` to False. Jobs that this turn
-        # released may be due, although the turn's claim did not find them.
+        # After ``looked``, because ``written`` may reset ``nothing_due``: jobs that this turn released may be due.
         self.ends.written(turn)
         if turn.cleared:
             for name in sorted(set(turn.cleared) & set(self.crashing)):

@@ -22,8 +22,7 @@ from cronjobs.engine.store.pruning import BEGINNING, OldJob, PrunePosition
 FIRST_BATCH: Final = 100
 SMALLEST_BATCH: Final = 20
 LARGEST_BATCH: Final = 1000
-# A batch should take at most this many seconds. On SQLite all other writers wait for it. On PostgreSQL it locks only
-# the rows that it removes.
+# A batch should take this many seconds. On SQLite it blocks all writers, on PostgreSQL only those of its own rows.
 SHARE_S: Final = {"sqlite": 0.01, "postgresql": 0.2}
 # Wait at most this long for SQLite's write lock, because any other writer is more urgent.
 PATIENCE_S: Final = 1.0
@@ -243,6 +242,5 @@ class Pruner:
             took_s = self.clock.monotonic() - began
         self._batch = next_batch(self._batch, took_s, SHARE_S["sqlite" if is_sqlite else "postgresql"])
         if is_sqlite and took_s:
-            # Other writers that wait for SQLite try again at least every 100 ms. Without pauses here, they would rarely
-            # find the database free.
+            # Other writers try SQLite again at least every 100 ms. Without pauses here, they would rarely find it free.
             sleep(min(self.clock.monotonic() - began, 0.05))

@@ -27,8 +27,7 @@ from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, Result, i
 from cronjobs.engine.tick.spare_time import SpareTime
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S
 
-# An idle tick runs 1,440 times a day, so modules that are needed only by a tick with work are imported where they are
-# used.
+# An idle tick runs 1,440 times a day, so modules that only a tick with work needs are imported where they are used.
 if TYPE_CHECKING:
     import subprocess
 
@@ -230,8 +229,7 @@ class Tick(TickContext):
                 self.result.trouble = str(self.loop.outage.error)
             return
         if not self.database_gone:
-            # If the reply to the COMMIT is lost, simply try again. An idle tick writes only one statement, and that is
-            # safe to repeat.
+            # If the reply to the COMMIT is lost, try again: an idle tick's only statement is safe to repeat.
             with self.database.write(next_in_line=True) as connection:
                 self._write_row(connection)
 

@@ -86,8 +86,7 @@ class Batch:
     alone: bool = True  # True if this process holds no lease
     unsettled: bool = False
     given_up: Collection[Lease] = ()
-    # The job types that crash or may have crashed their runners. A type is cleared after enough of its jobs have ended
-    # well.
+    # Job types that crash their runners, or may do so. A type is cleared after enough of its jobs have ended well.
     watched: Collection[str] = ()
     reports: Mapping[int, Report] = field(default_factory=dict)
     # Called after everything else, in the last transaction of the tick.
