@@ -79,10 +79,7 @@ class JobType:
         return PROCESS_GRACE if self.isolation == "process" and not self.for_crashes else timedelta(0)
 
     def is_long(self, longest_in_tick: timedelta) -> bool:
-        """Return whether an attempt may take longer than a tick has time for.
-
-        Such a job gets a process that outlives the tick.
-        """
+        """Return whether an attempt may take longer than a tick has time for. Its process then outlives the tick."""
         return self.timeout > longest_in_tick
 
 
@@ -277,7 +274,7 @@ def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) ->
     return None
 
 
-def policy_of(job_type: JobType, run: RunSettings, *, runner: timedelta | None = None) -> AttemptPolicy:
+def policy_of(job_type: JobType, run: RunSettings, *, runner: timedelta | None) -> AttemptPolicy:
     """Return the policy for an attempt of *job_type* that starts now.
 
     *runner* is the longest time that the attempt's process can run. None means that the process's time is not limited.

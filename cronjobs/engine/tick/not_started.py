@@ -79,17 +79,17 @@ class TickState:
     types: JobTypes
     longest_s: float
     remaining_s: float
-    long_jobs_off: bool = False
-    whole_s: float = math.inf  # how long a tick may take that is not part of a lingering one
-    queue: str | None = None
-    only: str | None = None
-    left: int = 1_000_000
-    slots: bool = True
-    stopped: bool = False
-    limits: Sequence[Limit] = ()
-    running: Mapping[str, int] | None = None
-    is_distrusted: Callable[[JobType], bool] = lambda _: False  # see ``Experience``
-    without_process: str | None = None
+    long_jobs_off: bool
+    whole_s: float  # how long a tick may take that is not part of a lingering one
+    queue: str | None
+    only: str | None
+    left: int
+    slots: bool
+    stopped: bool
+    limits: Sequence[Limit]
+    running: Mapping[str, int]
+    is_distrusted: Callable[[JobType], bool]  # see ``Experience``
+    without_process: str | None
 
 
 def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
         return {"why": "--only", "only": tick.only}
     if not row.its_turn:
         return {"why": BEHIND_ANOTHER, "schedule": row.schedule}
-    limit = reached(tick.limits, tick.running or {}, row.concurrency_key)
+    limit = reached(tick.limits, tick.running, row.concurrency_key)
     if limit is not None:
         return {"why": LIMITED, "limit": limit.reached, "prefix": limit.prefix}
     if tick.left <= 0:
