@@ -338,10 +338,7 @@ def without(value: Any, keys: Collection[str]) -> Any:
 
 
 def values_under(value: Any, keys: Collection[str]) -> set[str]:
-    """Return, as texts, the values that ``without`` hides.
-
-    A message about *value* must not repeat these texts either.
-    """
+    """Return, as texts, the values that ``without`` hides, for messages about *value* to hide them, too."""
     found: set[str] = set()
     todo = [(value, False)]  # no recursion, because a payload may be nested too deeply
     while todo:
@@ -373,10 +370,7 @@ def keys_holding(value: Any, secrets: Collection[str]) -> set[str]:
 
 
 def as_meta(keys: Collection[str]) -> dict[str, str]:
-    """Return the ``meta`` for a job, which records that *keys* of the job's payload are secret.
-
-    The values of these keys are never shown, even after the secrets have been replaced.
-    """
+    """Return the ``meta`` that lists a payload's secret *keys*. Their values stay hidden after the secrets change."""
     return {_SECRET_KEYS: json.dumps(sorted(keys))} if keys else {}
 
 

@@ -28,10 +28,7 @@ _MARKER_ROOM: Final = 64  # reserve this many bytes for the line in the middle t
 
 
 class BrokenText(str):
-    """Text from a row whose bytes are not valid UTF-8.
-
-    The text contains replacement characters. ``raw`` holds the stored bytes.
-    """
+    """Text from a row that is not UTF-8, with replacement characters. ``raw`` holds the stored bytes."""
 
     raw: bytes
 

@@ -220,10 +220,7 @@ def _defaults(reading: Reading, node: Node, path: str) -> Defaults:
 
 
 def _named(words: str, each: Reader) -> Reader:
-    """Return the Reader of a section of named entries.
-
-    Such a section is read after the sections on which it depends.
-    """
+    """Return the Reader of a section of named entries, which is read after the sections on which it depends."""
     return Reader(fields.later, words, {"propertyNames": {"pattern": f"^(?:{fields.NAME.pattern})$"}}, each=each)
 
 

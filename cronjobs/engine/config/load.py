@@ -261,10 +261,7 @@ def _job_type(
 
 
 def _clashes(entry: JobTypeSettings, executors: Mapping[str, ExecutorSettings]) -> dict[str, str]:
-    """Return the keys of *entry* that conflict with other keys of the same entry.
-
-    Each value is a message that says what to write instead.
-    """
+    """Return the keys of *entry* that conflict with its other keys, each with a message that says what to write."""
     found: dict[str, str] = {}
     if entry.executor is not None and entry.command is not None:
         found["executor"] = 'a command runs on the host that claimed its job: delete "executor", or write a handler'

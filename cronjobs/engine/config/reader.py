@@ -134,10 +134,7 @@ class Reading:
         return Fields(values, bad)
 
     def _unknown(self, key: Scalar, path: str, known: list[str]) -> list[str]:
-        """Report an unknown key, and return the keys that were probably meant.
-
-        At most one key is returned. But after many problems we do not guess, and return every known key.
-        """
+        """Report an unknown key. Return the key that was probably meant or, after many problems, every known key."""
         guessed = self.may_guess
         meant = nearest(key.text, known) if guessed else None
         guess = f', did you mean "{meant}"?' if meant else f". Allowed here: {', '.join(sorted(known))}"

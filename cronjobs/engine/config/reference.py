@@ -59,10 +59,7 @@ def _rows(reader: Reader | ReaderOfExtra) -> Iterator[Row]:
 
 
 def default_of(reader: Reader | ReaderOfExtra, name: str) -> Any:
-    """Return the default of the key *name*, with the type that it has in Settings.
-
-    Call this only for a key whose ``unset`` is empty.
-    """
+    """Return the default of the key *name*, as in Settings. Call this only for a key without ``unset``."""
     return getattr(reader.defaults, name)
 
 

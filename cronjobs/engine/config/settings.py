@@ -51,10 +51,7 @@ class RunSettings:
 
     @property
     def default_timeout(self) -> timedelta:
-        """The timeout of a job type that declares none.
-
-        The timeout is so short that two jobs with it fit into one tick, one after the other.
-        """
+        """The timeout of a job type that declares none. Two jobs with it fit into one tick, one after the other."""
         return min(timedelta(seconds=30), self.budget / 3)
 
     @property
@@ -182,10 +179,7 @@ def unknown_executor(name: str, executors: Mapping[str, ExecutorSettings]) -> st
 
 @dataclass(frozen=True)
 class RetryChanges:
-    """The fields that a ``retry:`` mapping sets.
-
-    A policy to which the changes are applied keeps its values of all other fields.
-    """
+    """The fields that a ``retry:`` mapping sets. A policy keeps its values of all other fields."""
 
     changes: tuple[tuple[str, Any], ...] = ()
 

@@ -92,10 +92,7 @@ def salvaged(content: bytes | None) -> YamlMapping:
 
 
 def _lines_of(sections: Collection[str], text: str) -> Iterator[str]:
-    """Yield the lines of *text* that begin with a key in KEPT, and the lines of these *sections*.
-
-    Yield other lines as empty lines, to keep line numbers.
-    """
+    """Yield the lines with a key in KEPT, and those of *sections*. Other lines become empty, to keep line numbers."""
     key = ""
     for line in text.splitlines():
         is_below = line.startswith((" ", "\t", "#")) or not line

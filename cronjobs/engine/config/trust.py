@@ -55,10 +55,7 @@ class UntrustedFiles(CronjobsError):
 
 @dataclass(frozen=True)
 class Facts:
-    """The owner and mode of a file, folder or link, as lstat reports them.
-
-    ``members`` are the members of the file's group, without the owner and root.
-    """
+    """A path's owner and mode, as lstat reports them, and its group's ``members``, without the owner and root."""
 
     mode: int
     owner: int

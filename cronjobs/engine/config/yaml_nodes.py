@@ -65,10 +65,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """A mapping as written. ``entries`` are in the order of the file.
-
-    ``duplicates`` lists the repeated keys, each with the line on which the key appears first.
-    """
+    """A mapping in the order of the file. ``duplicates`` has repeated keys, each with the line of its first."""
 
     line: int
     column: int
@@ -80,20 +77,14 @@ Node = Scalar | Sequence | Mapping
 
 
 def with_defaults(node: Node, defaults: Mapping | None) -> Node:
-    """Return *node* with those entries of *defaults* that *node* lacks.
-
-    A node that is not a mapping is returned unchanged.
-    """
+    """Return *node* with those entries of *defaults* that it lacks, or unchanged if it is not a mapping."""
     if defaults is None or not isinstance(node, Mapping):
         return node
     return replace(node, entries=defaults.entries | node.entries)
 
 
 def decode(data: bytes) -> str | Flaw:
-    """Return a file's text without its byte order mark, or a Flaw.
-
-    The Flaw says that the file is too long, is not UTF-8, or contains control characters.
-    """
+    """Return a file's text without its byte order mark, or a Flaw: too long, not UTF-8, or control characters."""
     if len(data) > MAX_BYTES:
         return Flaw(0, 0, "the file is larger than 1 MiB")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):

@@ -139,10 +139,7 @@ class Attempt:
 
     @property
     def ended_itself(self) -> bool:
-        """Whether the handler recorded the attempt's success in its own transaction.
-
-        Such an attempt holds no lease, although its code may still be running.
-        """
+        """Whether the handler recorded the success in its own transaction. Its code may still run, without a lease."""
         return self.phase in (Phase.RUNS_ON, Phase.RETURNED)
 
     @property
@@ -174,10 +171,7 @@ class Attempt:
 
     @property
     def safe_until(self) -> float:
-        """The attempt's code must stop by this instant of the monotonic clock if the lease is not renewed.
-
-        Each renewal of the lease moves this instant.
-        """
+        """The instant of the monotonic clock by which the attempt's code must stop, unless its lease is renewed."""
         return self.leased_at + self.lease_s - lease_margin_s(self.lease_s) if self.lease_s else math.inf
 
     @property
@@ -189,10 +183,7 @@ class Attempt:
         return self.started + (self.timeout + slack).total_seconds()
 
     def refusal(self) -> Outcome | None:
-        """Return a failure if plain SQL has made the job's row unusable, or if the payload does not fit the handler.
-
-        Return None if the job can run.
-        """
+        """Return a failure if plain SQL made the row unusable, or the payload does not fit the handler, else None."""
         fault = payload_fault(self.job.payload)
         if fault:
             return Failed(fault, "PayloadError", permanent=True)
@@ -205,10 +196,7 @@ class Attempt:
 
 
 def mismatch(fault: str) -> Failed:
-    """Return the outcome for a payload that does not fit the handler: a key, or the type of a value, is wrong.
-
-    The job is retried, because newer code may accept the payload.
-    """
+    """Return the outcome for a payload that does not fit the handler. Newer code may accept it, so it is retried."""
     return Failed(one_line(fault, ERROR_LIMIT), MISFIT)
 
 
@@ -292,10 +280,7 @@ class InFlight:
         self.move(attempt, Phase.LOST if runs else Phase.GONE)
 
     def end_itself(self, attempt: Attempt) -> None:
-        """Note that the handler has ended the job in its own transaction.
-
-        If the handler is still running, its worker stays occupied.
-        """
+        """Note that the handler ended the job in its own transaction. While it runs, its worker stays occupied."""
         attempt.leased_at = attempt.overdue_at
         self.move(attempt, Phase.RETURNED if attempt.phase is Phase.ENDED else Phase.RUNS_ON)
 

@@ -101,10 +101,7 @@ def write_progress(descriptor: int, number: int, how_far: HowFar) -> None:
 
 
 def read_progress(descriptor: int) -> tuple[int, HowFar] | None:
-    """Return how many reports the child has written, and the latest one.
-
-    Return None if no report has been written, or if the child is writing one right now.
-    """
+    """Return how many reports the child has written, and the latest one, or None if none can be read now."""
     line = os.pread(descriptor, PROGRESS_ROOM, 0).partition(b"\n")[0]
     text = line[8:]
     if line[:8] != b"%08x" % crc32(text):
@@ -121,10 +118,7 @@ def read_progress(descriptor: int) -> tuple[int, HowFar] | None:
 
 
 def write_reason(descriptor: int, reason: str) -> None:
-    """Write why the child must stop.
-
-    Call this before sending SIGTERM, because the child reads the reason on SIGTERM.
-    """
+    """Write why the child must stop. Call this before sending SIGTERM, because the child reads the reason then."""
     os.pwrite(descriptor, reason.encode().ljust(REASON_ROOM, b"\0"), 0)
 
 

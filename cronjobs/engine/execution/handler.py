@@ -191,10 +191,7 @@ def _on_output(attempt: Attempt, around: WorkerContext, clock: Clock) -> Callabl
 
 
 def _shutdown_grace(around: WorkerContext) -> timedelta:
-    """Return the time from SIGTERM to SIGKILL at shutdown.
-
-    The runner itself has a longer grace, so that it can record the end of the attempt.
-    """
+    """Return the time from SIGTERM to SIGKILL at shutdown. The runner gets longer, to record the end of the attempt."""
     return max(PROCESS_GRACE, around.settings.run.shutdown_grace - PROCESS_GRACE)
 
 

@@ -223,10 +223,7 @@ class Launcher:
             send(os.kill, pid, signal.SIGCONT)
 
     def punch_output(self) -> None:
-        """Free the disk space under the output's middle.
-
-        The file keeps its size, so the runner knows how many bytes are missing.
-        """
+        """Free the disk space under the output's middle. The file keeps its size, which says how much is missing."""
         size = os.fstat(1).st_size
         # The file has become shorter: the command has truncated it, for example with ``> /dev/stdout``.
         if size < self.punched:

@@ -72,10 +72,7 @@ END_ROUNDS, END_PAUSE_S = 300, 0.01
 
 
 class NoRoom(Exception):
-    """The host had no process, descriptor or disk space left.
-
-    The command has not started, so no try of its job is used up.
-    """
+    """The host had no process, descriptor or disk space left. The command has not started, so no try is used up."""
 
 
 def command_environment(base: Mapping[str, str], job: Job, deadline: datetime) -> dict[str, str]:
@@ -514,10 +511,7 @@ class _Child:
         return text
 
     def new_output(self) -> _NewOutput | None:
-        """Return what has been printed since the last call, or None if nothing has been printed.
-
-        If the new output is long, return only its end.
-        """
+        """Return what has been printed since the last call, or None. Of a long text, return only the end."""
         fd = self._output.fileno()
         size = os.fstat(fd).st_size
         if size == self._shown:

@@ -144,9 +144,6 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def last_line_of(output: str | None) -> str:
-    """Return the last line of *output* that is not blank, as a terminal would show that line.
-
-    Colours are removed, and so is everything before the last carriage return in the line.
-    """
+    """Return the last line of *output* that is not blank, after its last carriage return and without colours."""
     lines = (line.rstrip().rpartition("\r")[2].strip() for line in reversed((output or "").split("\n")))
     return next((plain for line in lines if (plain := _COLOURS.sub("", line))), "")

@@ -63,10 +63,7 @@ _OURS: Final = (str(Path(__file__).with_name("handler.py")), around.__file__, co
 
 
 def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
-    """Turn what a handler raised into an outcome.
-
-    Never raises. For an ordinary error, the retry policy later decides whether the job is retried.
-    """
+    """Turn what a handler raised into an outcome. Never raises. The retry policy judges ordinary errors later."""
     try:
         return _outcome(error, attempt, clock)
     # Reading the error runs the error's own code: __str__, properties, a metaclass.

@@ -127,10 +127,7 @@ class Workers:
                 attempt.let_go.wait()
 
     def _outcome_of(self, error: BaseException, attempt: Attempt) -> Outcome:
-        """Return the outcome after an error in our own code.
-
-        If the job's own code had not started, the job is released.
-        """
+        """Return the outcome after an error in our own code. A job whose own code had not started is released."""
         if attempt.begun:
             return outcome_of(error, attempt, self.clock)
         return Released(

@@ -14,10 +14,7 @@ LONGEST_TEXT: Final = 1 << 20
 
 
 def open_regular(file: Path, flags: int) -> int:
-    """Open *file* and return its descriptor.
-
-    Never waits. Raises OSError if the file cannot be opened, or is not a regular file.
-    """
+    """Open *file* and return its descriptor, without waiting. Raises OSError, also if it is not a regular file."""
     try:
         descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     except OSError as error:
@@ -81,10 +78,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def make_folder(folder: Path, mode: int = 0o755) -> None:
-    """Create *folder* and its missing parents, writable only by the owner.
-
-    Cron's umask may be 000, so do not rely on it.
-    """
+    """Create *folder* and its missing parents, writable only by the owner, even if cron's umask is 000."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(mode=mode, exist_ok=True)

@@ -68,10 +68,7 @@ def replace_by_nothing(descriptor: int) -> None:
 
 
 def keep_streams_from_copies() -> None:
-    """Detach standard output and standard error in forked copies of this process.
-
-    Both streams are cron's pipe, and cron waits until every process has closed that pipe.
-    """
+    """Detach stdout and stderr in forked copies: cron waits until every process has closed its pipe."""
     for number in (1, 2):
         with suppress(OSError):
             _outlets[number] = _file_of(number)

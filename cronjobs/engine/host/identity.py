@@ -120,10 +120,7 @@ def _thread_runs(pid: int, thread: int) -> bool:
 
 
 def _launchers_of(pid: int) -> list[int]:
-    """Return the launchers (``launcher.py``) that *pid* started.
-
-    Each launcher kills everything that its command started, then exits.
-    """
+    """Return the launchers that *pid* started. Each kills everything that its command started, then exits."""
     found = []
     for other in _numbers("/proc"):
         arguments = _read(f"/proc/{other}/cmdline").split("\0")

@@ -47,10 +47,7 @@ def _may_have_tables(file: Path) -> bool:
 
 
 def remember(folder: Path, address: Address) -> None:
-    """Record that the database file has our tables.
-
-    Never fails. If the note cannot be stored, nothing is remembered.
-    """
+    """Record that the database file has our tables. Never fails. If the note cannot be stored, there is none."""
     if address.is_sqlite and not State().read(_note(folder, address)):
         State().write(_note(folder, address), f"{address.url.database}\n")
 

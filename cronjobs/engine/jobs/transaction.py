@@ -26,10 +26,7 @@ from cronjobs.model import Failed, Finished, Job, RetryPolicy, Succeeded
 
 @dataclass
 class OwnTransaction:
-    """Lets an attempt record its own success.
-
-    ``check`` raises Cancelled if the job has to stop. ``worker`` is the name of the attempt's thread.
-    """
+    """Lets an attempt record its own success. ``check`` raises Cancelled if it must stop. ``worker`` is its thread."""
 
     database: Database
     job: Job

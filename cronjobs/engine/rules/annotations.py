@@ -81,10 +81,7 @@ UNCHECKED: Final = Check("anything", lambda value, path, misfits: value, ANY_JSO
 
 
 def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *annotations*, with those that are strings resolved in the scope *names*.
-
-    An annotation that cannot be resolved becomes ``Any``. The other annotations are still resolved.
-    """
+    """Return *annotations* with strings resolved in the scope *names*, or replaced by ``Any`` if that is impossible."""
     found = {}
     for name, annotation in annotations.items():
         one = types.SimpleNamespace(__annotations__={name: annotation})
@@ -270,11 +267,7 @@ def one_of(values: Sequence[Any]) -> str:
 
 
 def _union(members: Sequence[Check]) -> Check:
-    """Return the check for a union.
-
-    The members are tried in the order in which they are written, but float is tried last. The first member that fits is
-    used.
-    """
+    """Return the check for a union. It uses the first member that fits, in written order, but float last."""
     members = sorted(members, key=lambda member: member is _FLOAT)
     words = " or ".join(dict.fromkeys(member.words for member in members))
     others = [member for member in members if member is not _NULL]

@@ -20,10 +20,7 @@ _SETTLE, _DONE = str(EffectUnknown("KEY")).split("KEY")
 
 
 class CauseName(NamedTuple):
-    """The name of a cause: the facts that all its deaths share.
-
-    ``message`` is the error's first line, masked and ``normalised``.
-    """
+    """The name of a cause. ``message`` is the first line of its deaths' error, masked and ``normalised``."""
 
     job_type: str
     error_type: str | None

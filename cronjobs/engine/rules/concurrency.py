@@ -41,10 +41,7 @@ class Limit:
 
 
 def in_the_past(reached: str) -> str:
-    """Return *reached*, a sentence of ``Limit.reached``, in the past tense.
-
-    A tick recorded the sentence some time ago. Since then the limit may have changed, or may have room again.
-    """
+    """Return *reached*, a sentence that a tick recorded from ``Limit.reached``, in the past tense."""
     if reached.endswith(_IS_BAD):
         return reached.removesuffix(_IS_BAD) + " in the file was bad, so no job that it limits began"
     return '" was reached ('.join(reached.rsplit('" is reached (', 1)) if reached.startswith('limit "') else reached
@@ -113,10 +110,7 @@ def closed(limits: Sequence[Limit]) -> tuple[Limit, ...]:
 
 
 def reached(limits: Sequence[Limit], running: Mapping[str, int], key: str | None) -> Limit | None:
-    """Return a limit that prevents the start of a job with *key*, or None if the job may start.
-
-    *running* has the number of running jobs of each key.
-    """
+    """Return a limit that stops a job with *key*, or None. *running* has the number of running jobs of each key."""
     return None if key is None else _Slots(limits, running).reached(key)
 
 

@@ -77,10 +77,7 @@ class EndCounts:
 
 
 def count_ends(finished: Iterable[Finished]) -> Mapping[str, EndCounts]:
-    """Count ends by job type.
-
-    Ends that do not show whether the type crashes are left out: jobs that were cancelled, interrupted or not started.
-    """
+    """Count ends by job type, without jobs that were cancelled, interrupted or not started: these show nothing."""
     found: dict[str, EndCounts] = {}
     for end in finished:
         so_far = found.get(end.job.job_type, EndCounts())

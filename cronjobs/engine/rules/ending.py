@@ -148,10 +148,7 @@ def plain_end(finished: Finished, why: str) -> Finished:
 
 
 def as_cancelled(decided: Decided, said: str) -> Decided:
-    """Return *decided*, changed for a job that was cancelled while its attempt ran.
-
-    The job is cancelled, whatever the attempt's outcome is.
-    """
+    """Return *decided*, changed for a job that was cancelled during its attempt, whatever the attempt's outcome is."""
     return decided._replace(
         finished=decided.finished._replace(outcome=CancelledByRequest(said)),
         transition=decided.transition._replace(status=Status.CANCELLED, run_at=None, delay=None),
@@ -193,10 +190,7 @@ def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str, ou
 
 
 def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every: timedelta) -> Decided:
-    """Decide the end of an attempt whose runner is gone.
-
-    All rules come from *policy*, because the host that recovers the job may not know the job type.
-    """
+    """Decide the end of an attempt whose runner is gone, by *policy* alone: this host may not know the job type."""
     job = expired.job._replace(retry_until=policy.retry_until)
     finished = Finished(job, outcome_of_expired(expired))
     # Give no reason for a run of "cronjobs exec": cron starts the next run anyway, whatever the result of this one.

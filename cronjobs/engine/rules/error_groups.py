@@ -92,10 +92,7 @@ def _placeholder(part: re.Match[str]) -> str:
 
 
 def _word(word: str) -> str:
-    """Return the placeholder for *word*, if it is a number or an id.
-
-    In a name such as "utf8", replace only the digits.
-    """
+    """Return the placeholder of a number or an id. In a name such as "utf8", replace only the digits."""
     letters = "".join(character for character in word if character.isalpha())
     if not letters:
         return "<n>"

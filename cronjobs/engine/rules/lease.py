@@ -36,10 +36,7 @@ def lease_of(job: Job) -> Lease:
 
 
 class Report(NamedTuple):
-    """A report of a running attempt. It is written together with the renewal of the lease.
-
-    If ``live_output`` is None, the job's row keeps its old output.
-    """
+    """A report of a running attempt, written with the renewal. Without ``live_output``, the row keeps its output."""
 
     lease: Lease
     reported: Reported

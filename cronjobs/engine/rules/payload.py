@@ -132,10 +132,7 @@ def check_meta(meta: Any) -> dict[str, str]:
 
 
 def result_json(result: Any) -> tuple[str | None, str | None]:
-    """Return a handler's result as JSON text, or None and the reason why it was not kept.
-
-    Never raises, because the handler's work is already done.
-    """
+    """Return a handler's result as JSON text, or None and why it was not kept. Never raises: the work is done."""
     if result is None:
         return None, None
     try:

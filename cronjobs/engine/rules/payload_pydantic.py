@@ -100,11 +100,7 @@ class PydanticReader:
         return changed
 
     def _union(self, choices: Sequence[Any]) -> Schema:
-        """Return a union's schema.
-
-        pydantic tries the members in the order in which they are written, but float last. It uses the first member that
-        fits.
-        """
+        """Return a union's schema. pydantic uses the first member that fits, in written order, but float last."""
         members = [choice[0] if isinstance(choice, tuple) else choice for choice in choices]
         members.sort(key=lambda member: bool(member["type"] == "float"))
         return {
@@ -184,10 +180,7 @@ def _leaf(words: str, read: Callable[[Any], Any], then: Schema | None = None) ->
 
 
 def _matching(pattern: str, parse: Callable[[str], Any]) -> Callable[[Any], Any]:
-    """Return a function that parses only texts that match *pattern*.
-
-    Python's own parsers also accept texts that nobody writes on purpose, like "1_000".
-    """
+    """Return a function that parses only texts that match *pattern*: Python's parsers also accept "1_000"."""
     expression = re.compile(pattern)
 
     def read(value: Any) -> Any:
@@ -227,10 +220,7 @@ def _enum(schema: Schema) -> Any:
 
 
 def _one_of(members: Sequence[Any], flags: Callable[[int], Any] | None = None) -> Any:
-    """Return the schema of an Enum or a Literal.
-
-    A member is found by its value, and ``True`` does not count as ``1``.
-    """
+    """Return the schema of an Enum or a Literal. A member is found by its value, and ``True`` is not ``1``."""
     values = [member.value if isinstance(member, Enum) else member for member in members]
     known: dict[Any, Any] = {}
     for value, member in zip(values, members, strict=True):
@@ -294,10 +284,7 @@ _LIMITS: Final = frozenset(
 
 
 def _words(error: Any) -> str:
-    """Return what is wrong with a value, from the type of the error and the annotation.
-
-    pydantic's own message is not used, because it may contain the value.
-    """
+    """Return what is wrong with a value. pydantic's own message is not used, because it may contain the value."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == OURS:
         return str(error["msg"])

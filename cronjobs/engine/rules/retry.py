@@ -55,10 +55,7 @@ def _named(kinds: Sequence[str], names: Iterable[object]) -> bool:
 def retry_delay(
     job: Job, outcome: Outcome, policy: RetryPolicy, failures: int, now: datetime, jitter: float
 ) -> timedelta:
-    """Return how long *job* waits before its retry. *failures* is how many failures have counted as tries so far.
-
-    The wait is the delay for which the handler asked or, if it asked for none, the backoff.
-    """
+    """Return how long *job* waits after *failures*: as long as the handler asked for, else the backoff."""
     if isinstance(outcome, Failed) and outcome.retry_after is not None:
         return max(outcome.retry_after, SOONEST_RETRY)
     delay = backoff(policy, failures, jitter)

@@ -231,10 +231,7 @@ class CronMail:
         self.send()
 
     def trouble(self, said: str, cause: str | None = None) -> None:
-        """Report a problem that will still exist in the next minute if nobody fixes it.
-
-        *cause* identifies the problem, because the next tick may word the same problem differently.
-        """
+        """Report a problem that lasts until someone fixes it. *cause* identifies it, however the next tick words it."""
         self._causes.setdefault(cause or said, said)
 
     def print_causes(self, reporter: Reporter) -> None:

@@ -35,10 +35,7 @@ PATIENT_SHARE: Final = 0.5
 
 @dataclass
 class TickContext:
-    """One run of ``run-due``.
-
-    ``began`` (when the process started) and ``deadline`` are seconds of the monotonic clock.
-    """
+    """One run of ``run-due``. ``began`` (the process's start) and ``deadline`` are seconds of the monotonic clock."""
 
     settings: Settings
     database: Database

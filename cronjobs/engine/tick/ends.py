@@ -70,10 +70,7 @@ class EndWriter:
     # --- collecting ---------------------------------------------------------------------------------------------------
 
     def collect(self, wait_s: float) -> None:
-        """Wait for an end, then take all ends that have arrived.
-
-        If the jobs are short, wait a moment for further ends.
-        """
+        """Wait for an end, then take all that have arrived. If the jobs are short, wait a moment for further ends."""
         try:
             ended = self.workers.ended.get(timeout=wait_s) if wait_s > 0 else self.workers.ended.get_nowait()
             first = self.clock.monotonic()

@@ -69,10 +69,7 @@ class SupervisorLock:
 
     @classmethod
     def take(cls, supervision: Supervision, folder: Path | None = None) -> SupervisorLock | None:
-        """Take the lock.
-
-        Return None if another process holds the lock. Raises OSError if the state folder cannot be used.
-        """
+        """Take the lock, or return None if another process has it. Raises OSError if the state folder is unusable."""
         descriptor = _open(folder or state_folder(), supervision.lock_name)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

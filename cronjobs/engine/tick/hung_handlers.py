@@ -59,10 +59,7 @@ class HungHandlers:
         return [each for each in self.in_flight.busy() if each.phase is Phase.HELD and now >= each.overdue_at]
 
     def note_stuck(self, stopping: str | None) -> list[Attempt]:
-        """Return the attempts that are still running as the tick ends.
-
-        Attempts that are not overdue yet are recorded as interrupted.
-        """
+        """Return the attempts that still run as the tick ends. Record those that are not overdue as interrupted."""
         stuck = self.in_flight.busy()
         for attempt in stuck:
             if attempt.phase is Phase.HELD:

@@ -40,10 +40,7 @@ REPORT_S: Final = 30.0
 
 
 class Signals:
-    """Asks the loop to stop when a signal arrives.
-
-    If the loop does not exist yet, it is asked as soon as it exists, so no signal is lost.
-    """
+    """Asks the loop to stop when a signal arrives, or as soon as the loop exists, so that no signal is lost."""
 
     def __init__(self) -> None:
         self._came: list[str] = []

@@ -53,10 +53,7 @@ SILENT: Final = "no answer in time"
 
 @dataclass(frozen=True)
 class Handover:
-    """The facts that the process of a long job is given when it starts.
-
-    The process reads everything else from the configuration file.
-    """
+    """The facts that a long job's process is given at its start. It reads all else from the configuration file."""
 
     config: str
     database: str

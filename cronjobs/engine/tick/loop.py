@@ -313,10 +313,7 @@ class Loop:
         return True
 
     def _decide(self, now: float, last: Callable[[Connection], None] | None) -> Batch | None:
-        """Return what to write now, or None if there is nothing to write.
-
-        Changes nothing. *now* is the monotonic clock.
-        """
+        """Return what to write at *now*, on the monotonic clock, or None if there is nothing. Changes nothing."""
         # Claim nothing while an earlier claim has no answer. Otherwise such claims would lease ever more jobs.
         no_claim = last is not None or self.writer.claim_unsettled
         room = 0 if no_claim or now >= self.deadline or now < self._next_claim() else self.planner.room(self.in_flight)
@@ -493,10 +490,7 @@ class Loop:
         self.renewed_at = turn.sent
 
     def _lose(self, attempt: Attempt) -> None:
-        """Stop an attempt whose lease was taken over or has expired.
-
-        Forget the attempt, and record nothing about it.
-        """
+        """Stop and forget an attempt whose lease was taken over or has expired. Record nothing about it."""
         self.in_flight.lose(attempt)
         attempt.stop.set("lease lost")
         # If the attempt was handed over, the job's own process has taken the lease, as intended.
@@ -504,10 +498,7 @@ class Loop:
             self.ends.lost(attempt)
 
     def _lose_expired(self) -> None:
-        """Stop and forget running attempts whose lease was not renewed in time.
-
-        (In a tick, the kernel's timer ends the whole process first.)
-        """
+        """Stop and forget attempts whose lease was not renewed in time. (In a tick, the kernel's timer fires first.)"""
         leased_since = self.clock.monotonic() - self.lease_s + lease_margin_s(self.lease_s)
         for attempt in self.in_flight.busy():
             if attempt.started is not None and attempt.leased_at <= leased_since:

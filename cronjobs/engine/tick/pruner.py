@@ -95,10 +95,7 @@ class Pruner:
         return self.counts.total() - self.counts["stripped"] - self.counts["attempts"]
 
     def run(self) -> bool:
-        """Prune, and return whether no old row is left. The next call continues where this one stops.
-
-        Raises DatabaseError.
-        """
+        """Prune, and return whether no old row is left. The next call continues here. Raises DatabaseError."""
         with self.database.read() as connection:
             self._places = store.prune_from(connection)
         found = dict(self._places)
@@ -148,10 +145,7 @@ class Pruner:
             return list(store.old_jobs(connection, status, before, place, self._batch))
 
     def _remove(self, jobs: list[OldJob], status: str, before: datetime) -> list[OldJob]:
-        """Delete or strip these jobs, even if they have a very large number of attempts.
-
-        Return the jobs that are left.
-        """
+        """Delete or strip these jobs, however many attempts they have. Return the jobs that are left."""
         left = {job.id: job for job in jobs}
         while left and self.go_on():
             with self._write() as connection:

@@ -38,10 +38,7 @@ class Recovery:
     recovered: int = 0
 
     def look(self, connection: Connection, seen: Overview) -> bool:
-        """Find out which of this host's runners are dead and which are still working.
-
-        Return whether to recover anything.
-        """
+        """Find out which of this host's runners are dead and which still work. Return whether to recover anything."""
         holders = expiry.holders(connection, self.tick.identity.place) if seen.held_here else {}
         self.runners = sort_runners(holders, self.tick.identity)
         if seen.far_lease:

@@ -58,10 +58,7 @@ class Watchdog:
                 faulthandler.unregister(signal.SIGALRM)
 
     def stand_at(self, instant: float) -> None:
-        """Set the timer to end the process at *instant* (monotonic seconds).
-
-        If *instant* is in the past, the process ends at once.
-        """
+        """Set the timer to end the process at *instant* of the monotonic clock, or at once if that is in the past."""
         left_s = max(0.001, instant - self._clock.monotonic())
         # This call releases the GIL, so skip it if nothing has changed.
         if self._hard is not None and instant != self.instant:

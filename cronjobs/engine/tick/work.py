@@ -137,10 +137,7 @@ class Work:
             return None
 
     def note_waiting(self) -> None:
-        """Record in the tick's row which due jobs the tick did not start, and why.
-
-        Report the important entries in the log.
-        """
+        """Record in the tick's row which due jobs the tick did not start, and why. Log the important entries."""
         tick, loop = self.tick, self.loop
         if loop is None or loop.outage.error is not None:
             return
