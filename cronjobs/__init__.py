@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from cronjobs.version import __version__
 
-# Type checkers treat this name as True. The import of TYPE_CHECKING from typing would add a quarter to Python's
-# start-up time.
+# Type checkers treat this name as True. Importing it from typing would add a quarter to Python's start-up time.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cronjobs.desk.insight.app_health import health

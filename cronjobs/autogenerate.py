@@ -22,8 +22,7 @@ OURS: Final = frozenset({*metadata.tables, VERSION_TABLE, *VIEWS, *SQLITE_VIEWS}
 
 
 def include_object(thing: Any, name: str | None, kind: str, reflected: bool, compare_to: Any) -> bool:
-    """Return whether autogenerate should compare *thing*. Use it as alembic's ``include_object``, for tables in any
-    schema.
+    """Return whether autogenerate should compare *thing*, in any schema. Use it as alembic's ``include_object``.
 
     Autogenerate then leaves our tables alone, even if your metadata describes them for queries. It also leaves alone a
     table in the database that your metadata does not have, if the name begins with ``cronjobs_``, because a newer

@@ -47,8 +47,6 @@ SYSTEM: Clock = SystemClock()
 
 
 def sleep(seconds: float) -> None:
-    """Wait without doing anything. Use this function only between tries of an operation, never to do something at a
-    certain time.
-    """
+    """Wait. Use this only between tries of an operation, never to do something at a certain time."""
     # Look up time.sleep at each call. If gevent has patched it, only gevent's version does not block the thread.
     time.sleep(seconds)

@@ -26,10 +26,7 @@ class CronjobsError(Exception):
 
 
 class UsageError(CronjobsError):
-    """A call or a command line is invalid.
-
-    *below* contains further lines that show where the mistake is. They are printed below the message.
-    """
+    """A call or a command line is invalid. *below* has further lines, which show where the mistake is."""
 
     exit_code = 2
 
@@ -62,9 +59,7 @@ class Problem:
 
 
 def shown_path(path: str) -> str:
-    """Return the path of a ``Problem`` for people. The key of a limit is put in quotes, because it often ends with a
-    colon.
-    """
+    """Return the path of a ``Problem`` for people, with a limit's key in quotes, because it often ends with a colon."""
     key, colon, field = path.removeprefix("limits.").rpartition(":")
     is_key = path.startswith("limits.") and colon and (not field or field.startswith("."))
     return f'limits."{key}:"{field}' if is_key else path
@@ -137,10 +132,7 @@ class DatabaseError(CronjobsError):
 
     @property
     def cause(self) -> str:
-        """The text by which we recognise an outage that cron has already mailed.
-
-        The text is the same for all errors of one outage.
-        """
+        """The text by which we recognise an outage that cron has mailed, the same for all errors of the outage."""
         return str(self) if self.kind is None else f"database: {self.kind}"
 
 
@@ -155,9 +147,7 @@ class ForkedCopy(CronjobsError):
 
 
 class BadValue(DatabaseError):
-    """The database refused a value, perhaps in only one row of a batch. The statement and the connection themselves
-    work.
-    """
+    """The database refused a value, perhaps in only one row of a batch. The statement and the connection work."""
 
     kind = "refuses a value"
 

@@ -64,7 +64,6 @@ def job_not_begun(job: Job, error: str) -> Event:
 
 
 def worker_not_started(error: str, workers: int) -> Event:
-    """The host cannot start another thread."""
     others = "1 worker" if workers == 1 else f"{workers} workers"
     rest = f"the tick continues with {others}" if workers else "nothing can run in this tick"
     return Event("worker.not_started", {"workers": workers, "error": f"cannot start a thread: {error}; {rest}"}, ERROR)
@@ -220,9 +219,7 @@ def jobs_dropped(job_type: str, queue: str, count: int) -> Event:
 
 
 def key_of_another_type(job_type: str, existing_type: str, replaced: bool, job_id: int, count: int) -> Event:
-    """The idempotency keys of a call belonged to jobs of another type. The program that enqueued emits this event,
-    through Python's logging.
-    """
+    """Keys of a call belonged to jobs of another type. The enqueuing program emits this, through logging."""
     became = "had this idempotency key and was replaced" if replaced else "has this idempotency key"
     kept = "" if replaced else f", so no {job_type} job was enqueued"
     facts = {"job_type": job_type, "existing_type": existing_type, "job_id": job_id, "count": count}
@@ -269,16 +266,13 @@ def jobs_taken_back(jobs: int) -> Event:
 
 
 def ran_early(schedule: str, instants: list[datetime], job_ids: list[int]) -> Event:
-    """A wrong clock ran these occurrences early. Cron mails this event once, because the occurrences will not run again
-    by themselves.
-    """
+    """A wrong clock ran these occurrences early. Cron mails this once, because they will not run again."""
     due = ", ".join(instant.isoformat(timespec="minutes") for instant in instants[:5])
     more = f" and {len(instants) - 5} more" if len(instants) > 5 else ""
     why = (
         f"the occurrences of {due}{more} ran too early, because a clock was ahead, and they will not run again by "
-        "themselves. "
+        f'themselves. To run the schedule once more: "cronjobs trigger {quote(schedule)}"'
     )
-    why += f'To run the schedule once more: "cronjobs trigger {quote(schedule)}"'
     return Event("schedule.ran_early", {"schedule": schedule, "job_ids": job_ids[:5], "error": why}, ERROR)
 
 
@@ -307,12 +301,9 @@ def unresolved(job_type: str, waiting: int) -> Event:
 
 def unknown_type(job_type: str, schedules: list[str], *, not_loaded: bool) -> Event:
     """*not_loaded* is whether this tick has reported that a module of handlers could not be loaded."""
-    why = "no host knows this job type, so its jobs wait"
-    why += (
-        " (see the module that could not be loaded)"
-        if not_loaded
-        else ": was the handler renamed, or is its module not imported?"
-    )
+    renamed = ": was the handler renamed, or is its module not imported?"
+    hint = " (see the module that could not be loaded)" if not_loaded else renamed
+    why = f"no host knows this job type, so its jobs wait{hint}"
     return Event("jobs.unknown_type", {"job_type": job_type, "schedules": schedules or None, "error": why}, ERROR)
 
 
@@ -327,7 +318,7 @@ def fault_of_ours(error: BaseException, where: str) -> Event:
 
 
 def traceback_of_ours() -> Event:
-    """The traceback of the error that ``fault_of_ours`` has reported. The traceback is written only to the log."""
+    """The traceback of the error that ``fault_of_ours`` has reported. Only the log contains it."""
     return Event("tick.traceback", printed=False)
 
 
@@ -368,7 +359,7 @@ def pruning_put_off(error: str) -> Event:
 
 
 def extra_failed(extra: str, error: str) -> Event:
-    """An extra failed. Cron mails this event, but the event is not a fault of the tick, whose jobs ran."""
+    """An extra failed. Cron mails this event, but it is not a fault of the tick, whose jobs ran."""
     return Event("extra.failed", {"extra": extra, "error": error}, ERROR, cause=f"extra.failed {extra}")
 
 
@@ -379,9 +370,7 @@ def extra_left_behind(extra: str, after_s: float) -> Event:
 
 
 def metrics_not_written(error: str) -> Event:
-    """The metrics could not be written. Cron mails this event, but the event is not a fault of the tick, whose jobs
-    ran.
-    """
+    """The metrics could not be written. Cron mails this event, but it is not a fault of the tick, whose jobs ran."""
     return Event("metrics.not_written", {"error": error}, ERROR)
 
 
@@ -390,9 +379,7 @@ def alert_sent(channel: str, findings: int) -> Event:
 
 
 def alert_not_sent(channel: str, findings: int, error: str) -> Event:
-    """An alert could not be sent. A later tick will try again. Cron mails this event, but it is not a fault of the
-    tick.
-    """
+    """An alert could not be sent. A later tick will try again. Cron mails this, but it is not a fault of the tick."""
     facts = {"channel": channel, "findings": findings, "error": error}
     return Event("alert.not_sent", facts, ERROR, cause=f"alert.not_sent {channel}")
 
@@ -407,10 +394,7 @@ def ping_not_sent(what: str, error: str) -> Event:
 
 
 def left_behind(processes: list[str]) -> Event:
-    """Processes are still running as the tick ends.
-
-    Nobody knows which thread started such a process, so the processes are only reported.
-    """
+    """Processes still run as the tick ends. Nobody knows which thread started them, so they are only reported."""
     why = (
         'a handler thread started these processes, and they are still running; with "isolation: process", cronjobs '
         "would kill them"
@@ -419,9 +403,7 @@ def left_behind(processes: list[str]) -> Event:
 
 
 def tick_ended(did: dict[str, Any], ended: str, duration: timedelta) -> Event:
-    """The tick has ended. *did* is the result of ``Result.did``. Its nested values become plain facts that fit on a
-    line.
-    """
+    """The tick has ended. The nested values of *did* (``Result.did``) become plain facts that fit on a line."""
     facts: dict[str, Any] = {}
     for name, value in did.items():
         if name in ("occurrences", "options"):

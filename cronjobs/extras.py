@@ -1,5 +1,4 @@
-"""The names that you need to write an extra of your own. An extra is a module with ``found()``, with a ``hook``, or
-with both.
+"""The names that you need to write an extra of your own: a module with ``found()``, with a ``hook``, or with both.
 
 ``extras:`` in cronjobs.yaml names the module, as docs/how-to/alerts.md#an-extra-of-your-own explains.
 """

@@ -1,6 +1,4 @@
-"""Imports modules of ``cronjobs.desk`` and of extras by name. The engine imports them by name because they may not be
-installed.
-"""
+"""Imports modules of ``cronjobs.desk`` and of extras by name, because they may not be installed."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ from cronjobs.errors import CronjobsError
 
 
 def if_installed(module: str) -> ModuleType | None:
-    """Import *module*. Return None if this installation lacks the module, or one of the packages that contain the
-    module.
-    """
+    """Import *module*. Return None if this installation lacks the module, or a package that contains it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -1,7 +1,4 @@
-"""Records whether this process is importing handlers.
-
-During an import, a wrong argument to a decorator disables only the job type of the decorated handler.
-"""
+"""Records whether this process is importing handlers."""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ from __future__ import annotations
 class Loading:
     """A block in which handlers are imported.
 
-    In this block, a wrong argument to ``@job`` or RetryPolicy disables only that job type. An exception would also stop
-    the import of the module's other handlers. Outside such a block, the decorator raises the error, so that the
-    handler's author sees it.
+    Inside the block, a wrong argument to ``@job`` or RetryPolicy disables only that job type, because an exception
+    would also stop the import of the module's other handlers. Outside such a block, the decorator raises the error, so
+    that the handler's author sees it.
     """
 
     depth = 0

@@ -22,8 +22,7 @@ from cronjobs.text import one_line, visible
 SHORTEST: Final = 8
 # Mask passwords of at least this many characters in URLs, where the text between ":" and "@" is certainly a password.
 SHORTEST_PASSWORD: Final = 4
-# If a secret was cut, mask its remaining characters if they are at least this many. Three characters reveal nothing,
-# and many words begin with the same three characters.
+# Mask what is left of a cut secret from this many characters on. Three reveal nothing, and begin many words.
 SHORTEST_PART: Final = 4
 MASK: Final = "***"
 _OF_A_WORD: Final = re.compile(r"[A-Za-z?&]")
@@ -41,16 +40,14 @@ _ABOUT_A_SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 _NO_SECRETS: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})  # these variables contain paths
-# A scheme has at most 31 characters in this pattern. Without a limit, the search of a megabyte of letters would take
-# minutes.
+# A scheme has at most 31 characters, or searching a megabyte of letters would take minutes.
 _BEFORE_PASSWORD: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://([^:/@?#\s"']*):""")
 _PATH_OF_URL: Final = re.compile(r"""@[^/?#]*/([^/?#]*)""")
 _WITHOUT_SPACES: Final = re.compile(r"""[^\s"']+""")
 # A password contains no "/" in this pattern, so that an "@" in the URL's path does not count as its end. The example
 # "user:password@host" in our own messages is not masked.
 _SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
-# In the URL of a web server, a user without a password is a token. In "ssh://git@host", and in the URL of a database,
-# such a user is not a token.
+# In a web server's URL, a user without a password is a token. In "ssh://git@host", and in a database's, it is not.
 _TOKEN_OF_HOST: Final = re.compile(r"""https?://([^:/@?#\s"']+)@""")
 # Matches the marks that text.one_line, text.CappedText and exec's output leave where they cut a text. If a cut went
 # through a secret, the remaining part of the secret must be masked. We do that here, because some caller would forget
@@ -182,9 +179,7 @@ def safe_until(text: str, secrets: Collection[str]) -> int:
 
 
 def _begins_in(text: str, form: str) -> int:
-    """Return where the beginning of *form* starts at the end of *text*, or the length of *text* if *text* does not end
-    so.
-    """
+    """Return the start of the longest end of *text* that begins *form*, or the length of *text* if there is none."""
     at = text.find(form[0], max(0, len(text) - len(form) + 1))
     while at >= 0 and not form.startswith(text[at:]):
         at = text.find(form[0], at + 1)
@@ -221,14 +216,13 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def _without_parts(text: str, secrets: frozenset[str]) -> str:
-    """Return *text* with the remains of cut secrets masked: a beginning before a mark of a cut, or an end after such a
-    mark.
+    """Return *text* with the remains of cut secrets masked: a beginning before the mark of a cut, or an end after it.
 
     The remains of a secret never span two marks, so each character is examined once.
     """
     if "…" not in text:
         return text
-    longest, begins, ends = longest_form(secrets), _by_beginning(secrets), _by_end(secrets)
+    longest, (begins, ends) = longest_form(secrets), _by_parts(secrets)
     spans: list[tuple[int, int]] = []
     at = 0
     for mark in _CUT.finditer(text):
@@ -255,21 +249,14 @@ def _without_parts(text: str, secrets: frozenset[str]) -> str:
 
 
 @lru_cache(maxsize=8)
-def _by_beginning(secrets: frozenset[str]) -> dict[str, list[str]]:
-    """Return all spellings of *secrets*, grouped by their first characters."""
-    found: dict[str, list[str]] = {}
+def _by_parts(secrets: frozenset[str]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Return all spellings of *secrets*, grouped by their first characters, and by their last characters."""
+    begins: dict[str, list[str]] = {}
+    ends: dict[str, list[str]] = {}
     for form in _all_forms(secrets):
-        found.setdefault(form[:SHORTEST_PART], []).append(form)
-    return found
-
-
-@lru_cache(maxsize=8)
-def _by_end(secrets: frozenset[str]) -> dict[str, list[str]]:
-    """Return all spellings of *secrets*, grouped by their last characters."""
-    found: dict[str, list[str]] = {}
-    for form in _all_forms(secrets):
-        found.setdefault(form[-SHORTEST_PART:], []).append(form)
-    return found
+        begins.setdefault(form[:SHORTEST_PART], []).append(form)
+        ends.setdefault(form[-SHORTEST_PART:], []).append(form)
+    return begins, ends
 
 
 def _forms_in(text: str, secrets: Collection[str]) -> frozenset[str]:
@@ -294,10 +281,8 @@ def _all_forms(secrets: frozenset[str]) -> frozenset[str]:
 def _forms(secret: str) -> frozenset[str]:
     """Return the spellings in which *secret* may appear in a text.
 
-    The secret may appear unchanged or in a common encoding. A secret of several lines, such as a private key, may
-    appear on one line or line by line.
-
-    The encodings are JSON, Python's ``repr``, URL encoding, and base64 at any position in the encoded bytes.
+    These are the secret itself, and its forms in JSON, in Python's ``repr``, in URLs, and in base64 at any position in
+    the encoded bytes. A secret of several lines, such as a private key, may appear on one line, or line by line.
     """
     if not secret:
         return frozenset()
@@ -353,10 +338,7 @@ def without(value: Any, keys: Collection[str]) -> Any:
 
 
 def values_under(value: Any, keys: Collection[str]) -> set[str]:
-    """Return, as texts, the values that ``without`` hides.
-
-    A message about *value* must not repeat these texts either.
-    """
+    """Return, as texts, the values that ``without`` hides, for messages about *value* to hide them, too."""
     found: set[str] = set()
     todo = [(value, False)]  # no recursion, because a payload may be nested too deeply
     while todo:
@@ -388,17 +370,12 @@ def keys_holding(value: Any, secrets: Collection[str]) -> set[str]:
 
 
 def as_meta(keys: Collection[str]) -> dict[str, str]:
-    """Return the ``meta`` for a job, which records that *keys* of the job's payload are secret.
-
-    The values of these keys are never shown, even after the secrets have been replaced.
-    """
+    """Return the ``meta`` that lists a payload's secret *keys*. Their values stay hidden after the secrets change."""
     return {_SECRET_KEYS: json.dumps(sorted(keys))} if keys else {}
 
 
 def keys_of_meta(meta: object) -> frozenset[str]:
-    """Return the keys that ``as_meta`` wrote into *meta*. Return no keys if *meta* has none, or if plain SQL wrote
-    something else there.
-    """
+    """Return the keys that ``as_meta`` wrote into *meta*, or none if plain SQL wrote something else there."""
     try:
         keys = json.loads(meta[_SECRET_KEYS]) if isinstance(meta, Mapping) else []
     except (KeyError, TypeError, ValueError, RecursionError):
@@ -435,9 +412,5 @@ def hide_in(value: Any) -> Any:
 
 
 def hidden_json(value: Any, indent: int | None = None) -> str:
-    """Return *value* as JSON for people, without secrets.
-
-    The secrets are masked before the conversion, because JSON would escape the strings, so that secrets would look
-    different.
-    """
+    """Return *value* as JSON for people, without secrets. Mask before converting, because JSON escapes the strings."""
     return json.dumps(hide_in(value), ensure_ascii=False, indent=indent, default=str)

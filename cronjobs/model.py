@@ -113,9 +113,7 @@ class RetryPolicy(metaclass=_PolicyClass):
 
 @dataclass(frozen=True, slots=True)
 class WrongPolicy(RetryPolicy):
-    """The result of ``RetryPolicy(…)`` with a wrong argument while handlers are being imported (inside a ``Loading``
-    block).
-    """
+    """The result of ``RetryPolicy(…)`` with a wrong argument inside a ``Loading`` block."""
 
     fault: str = ""
 
@@ -125,9 +123,7 @@ KIND_RULE: Final = "a kind of failure: write ValueError, billing.CardDeclined, e
 
 
 def kind_name(kind: type) -> str:
-    """Return the name of the kind of failure that an exception of class *kind* is: "ValueError",
-    "billing.errors.CardDeclined".
-    """
+    """Return the name by which retry policies know an exception class: "ValueError", "billing.errors.CardDeclined"."""
     builtin = kind.__module__ in ("builtins", "__main__")
     return kind.__qualname__ if builtin else f"{kind.__module__}.{kind.__qualname__}"
 
@@ -181,8 +177,8 @@ class ExitCodes:
     permanent: frozenset[int] = frozenset({65, 78})  # EX_DATAERR and EX_CONFIG of sysexits(3)
 
 
-# A tick makes one Job, one Transition and one Finished per job. These classes are NamedTuples, because a frozen
-# dataclass takes several times as long to make.
+# NamedTuples, because a tick makes one Job, Transition and Finished per job, and a frozen dataclass takes several times
+# as long to make.
 class Job(NamedTuple):
     """One row of cronjobs_jobs, as a claim returns it.
 
@@ -402,9 +398,7 @@ def in_zone(instant: datetime, zone: tzinfo) -> datetime:
 
 
 def duration_text(value: timedelta) -> str:
-    """Return a duration as a user would write it in the configuration file, exact to the millisecond: "250ms", "1.5s",
-    "10m", "1d2h30m".
-    """
+    """Return a duration as in the configuration file, exact to the millisecond: "250ms", "1.5s", "10m", "1d2h30m"."""
     rest = round(value / timedelta(milliseconds=1))
     if 0 < rest < 1000:
         return f"{rest}ms"
@@ -415,14 +409,12 @@ def duration_text(value: timedelta) -> str:
     return text + f"{rest / 1000:g}s" if rest or not text else text
 
 
-# Longer times are shown as a number: plain SQL may have written more seconds than a timedelta can hold.
+# More seconds are shown as a number: plain SQL may have written more than a timedelta can hold.
 MOST_SECONDS: Final = 1e11
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a number of seconds from a row as the text of a duration. Plain SQL can write any number, such as 1e300 or
-    nan.
-    """
+    """Return seconds from a row as the text of a duration. Plain SQL can write any number, such as 1e300 or nan."""
     return duration_text(timedelta(seconds=seconds)) if abs(seconds) <= MOST_SECONDS else f"{seconds:g}s"
 
 
@@ -431,9 +423,7 @@ _STEPS: Final = ((1, 0.001), (10, 0.1), (600, 1), (36_000, 60), (864_000, 3600))
 
 
 def rough(span: timedelta) -> str:
-    """Return a length of time for people, rounded by at most a twentieth: "310ms", "8.4s", "9m5s", "2h5m", "12h",
-    "3d4h".
-    """
+    """Return a span for people, rounded by at most a twentieth: "310ms", "8.4s", "9m5s", "2h5m", "12h", "3d4h"."""
     seconds = abs(span.total_seconds())
     step = next((step for below, step in _STEPS if seconds < below), 86_400)
     return duration_text(timedelta(seconds=round(seconds / step) * step))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 
-# How many allocations trigger a collection during start-up. In effect no collection happens, because even a tick with
-# work allocates only 100,000 objects during start-up.
+# How many allocations trigger a collection during start-up. In effect there is none, because even a tick with work
+# allocates only 100,000 objects by then.
 OBJECTS = 300_000
 # How many allocations trigger a collection during work. A job keeps about thirty objects alive until its outcome is
 # written.
@@ -23,9 +23,7 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Run the garbage collector almost as often as usual again, but ignore all objects that exist now. Call this before
-    user code is imported.
-    """
+    """Collect garbage almost as often as usual, except what exists now. Call this before user code is imported."""
     global _usual
     if _usual is not None:
         gc.freeze()

@@ -28,10 +28,7 @@ _MARKER_ROOM: Final = 64  # reserve this many bytes for the line in the middle t
 
 
 class BrokenText(str):
-    """Text from a row whose bytes are not valid UTF-8.
-
-    The text contains replacement characters. ``raw`` holds the stored bytes.
-    """
+    """Text from a row that is not UTF-8, with replacement characters. ``raw`` holds the stored bytes."""
 
     raw: bytes
 
@@ -67,9 +64,7 @@ def clean(text: str) -> str:
 
 
 def cap(text: str, limit_bytes: int) -> str:
-    """Return *text*, cleaned, in at most *limit_bytes* of UTF-8: its beginning, a line that says how much was cut, and
-    its end.
-    """
+    """Return *text*, cleaned, in at most *limit_bytes*: its beginning, how much was cut, and its end."""
     capped = CappedText(limit_bytes)
     capped.write(text)
     return capped.text() or ""
@@ -156,9 +151,7 @@ class CappedText:
         return len(text)
 
     def skip(self, count: int) -> None:
-        """Count *count* bytes as left out, because the caller never read them. Text that is written later goes into the
-        tail.
-        """
+        """Count *count* bytes that the caller never read as left out. Later text goes into the tail."""
         with self._lock:
             self._size += count
             self._tail.clear()

@@ -785,8 +785,8 @@ MUTANTS = (
     Mutant(
         "a job that a runner has claimed is replaced all the same",
         "cronjobs/engine/jobs/insertion.py",
-        "        # since.\n        self._to_replace.pop(place, None)",
-        "        # since.",
+        "has claimed it since.\n        self._to_replace.pop(place, None)",
+        "has claimed it since.",
         (f"{CAP_RACES}::test_a_job_that_is_claimed_while_it_is_replaced_stays_as_begun",),
     ),
     Mutant(
@@ -902,8 +902,8 @@ MUTANTS = (
     Mutant(
         "a ledger row names a tick's row that was rolled back",
         "cronjobs/engine/tick/tick_row.py",
-        "        return self._insert(connection)",
-        '        self.id = getattr(self, "id", None) or self._insert(connection)\n        return self.id',
+        "        id_ = ticks.begin_tick(connection, self._facts(connection))",
+        '        self.id = id_ = getattr(self, "id", None) or ticks.begin_tick(connection, self._facts(connection))',
         ("tests/desk/database/test_tick_of_occurrence.py",),
     ),
     Mutant(
@@ -1173,7 +1173,7 @@ MUTANTS = (
     Mutant(
         "what is not on its way to a worker charged with a loss",
         "cronjobs/engine/tick/loop.py",
-        "self.ends.release([*self.workers.take_back(), *on_no_way])",
+        "self.ends.release([*self.workers.take_back(), *untaken])",
         "self.ends.release(self.workers.take_back())",
         ("tests/engine/database/test_not_begun.py", "tests/engine/database/test_safety_net.py"),
     ),

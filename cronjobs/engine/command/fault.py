@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 VERBOSE: Final = ("-v", "--verbose")
 LONGEST: Final = 1000
-# Of a longer traceback (after endless recursion, for example), keep only this many lines: half at its beginning, half
-# at its end.
+# Keep at most this many lines of a traceback, half of them from its end. Endless recursion makes thousands.
 TRACEBACK_LINES: Final = 200
 
 
@@ -52,8 +51,7 @@ circumstances: Final = Circumstances()
 def guarded(command: Callable[[], object]) -> None:
     """Run *command*.
 
-    A CronjobsError is printed to stderr, and determines the exit code. Any other error is a bug of cronjobs, and the
-    exit code is 70.
+    A CronjobsError is printed to stderr, and determines the exit code. Any other error is a bug in cronjobs: exit 70.
     """
     try:
         command()
@@ -71,10 +69,7 @@ def guarded(command: Callable[[], object]) -> None:
 
 
 def _odd_value() -> DatabaseError | None:
-    """Return a DatabaseError if another program has written an invalid value to our SQLite tables.
-
-    Return None if the tables have no such value, so that the error is a bug of cronjobs.
-    """
+    """Return an error if another program has written an invalid value to our SQLite tables, else None."""
     address = circumstances.database
     if address is None or not address.is_sqlite:
         return None

@@ -48,9 +48,7 @@ def leave(code: int, *, stuck: bool) -> NoReturn:
 
 
 def stay_for(processes: Sequence[subprocess.Popen[bytes]], config: Path, code: int, *, count_dead: bool) -> None:
-    """Replace this process by a program that waits for a tick's long jobs. Returns only if that program cannot be
-    started.
-    """
+    """Become a program that waits for a tick's long jobs. Returns only if that program cannot be started."""
     from cronjobs.engine.tick import wait_for_long_jobs
 
     flush()
@@ -67,8 +65,7 @@ def flush() -> None:
             if stream is not None:
                 stream.flush()
         except (OSError, ValueError):
-            # Nobody reads the output any more, or the disk is full. The results are already recorded, so the
-            # interpreter must not fail when it flushes the stream again.
+            # Nobody reads the output, or the disk is full. The results are recorded, so a later flush must not fail.
             with suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
@@ -89,8 +86,7 @@ def end_anyway(code: int) -> None:
 
 
 def forget_children() -> None:
-    """Make multiprocessing forget child processes, because its exit callback would wait for those that nobody has
-    joined.
+    """Make multiprocessing forget its children, because its exit callback would wait for those that nobody joined.
 
     The log has reported these processes, and they may keep running. Daemon processes are not forgotten, because
     multiprocessing itself ends them.

@@ -53,10 +53,7 @@ def echo_json(value: Any) -> None:
 
 
 def json_text(value: Any) -> str:
-    """Return *value* as JSON, with instants in ISO 8601 in UTC.
-
-    The JSON is ASCII, so no text in it can control a terminal.
-    """
+    """Return *value* as ASCII JSON, which cannot control a terminal, with instants in ISO 8601 in UTC."""
     return json.dumps(masking.hide_in(value), default=_encode, indent=2)
 
 

@@ -17,9 +17,7 @@ from cronjobs.engine.config.settings import Settings
 def read_settings(
     config: Path | None, url: str | None, need_database: bool = True, *, only_database: bool = False
 ) -> Settings:
-    """Read the configuration. After that, the configuration's secrets are masked in everything that this process
-    prints.
-    """
+    """Read the configuration. From then on, mask its secrets in everything that this process prints."""
     masking.remember(masking.named_secrets({**os.environ, "": url or ""}))
     settings = load(
         config, environ=os.environ, database_url=url, need_database=need_database, only_database=only_database

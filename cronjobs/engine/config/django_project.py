@@ -45,9 +45,7 @@ def settings_of_django() -> Any:
 
 
 def is_host() -> bool:
-    """Return whether this process (manage.py or a web server, for example) belongs to a Django project that has our
-    app.
-    """
+    """Return whether this process, such as manage.py or a web server, runs a Django project with our app."""
     if settings_of_django() is None:
         return False
     apps = sys.modules.get("django.apps")
@@ -130,8 +128,7 @@ def with_its_database(settings: Settings, file: str, environ: Mapping[str, str],
         if not need:
             return replace(settings, database="", database_unset=str(error))
         line, column = settings.positions.get("database", (0, 0))
-        # If the file is not valid YAML, its ``env:`` could not be read, which may be the cause. So list the file's
-        # problems first.
+        # List the file's problems first: the cause may be an ``env:`` that could not be read.
         problem = Problem(file, line, column, "database" if line else "", str(error))
         raise ConfigError([*settings.problems, problem]) from None
     return replace(settings, database=url, by_django=True, secrets=settings.secrets | named_secrets({"": url}))
@@ -178,9 +175,7 @@ def _named() -> str:
 
 
 def _place_of(error: BaseException) -> str:
-    """Return the line of the user's code that raised *error*, or "". Return "" for a SyntaxError, because its text
-    already names the line.
-    """
+    """Return the line of the user's code that raised *error*, or "" (also for a SyntaxError, whose text names it)."""
     for frame in () if isinstance(error, SyntaxError) else reversed(extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if file.is_file() and not is_installed(file):

@@ -72,9 +72,7 @@ def number(low: float, high: float) -> Reader:
 
 
 def span(low: str, high: str, *, whole_seconds: bool = False) -> Reader:
-    """A duration with a unit. The unit is required, because "90" could mean seconds or minutes, and YAML 1.1 reads 1:30
-    as the number 90.
-    """
+    """A duration with a unit: "90" could mean seconds or minutes, and YAML 1.1 reads 1:30 as the number 90."""
     shortest, longest = duration(low), duration(high)
 
     @taken_as(f"duration, {low}–{high}", schema_parts.DURATION)
@@ -210,9 +208,7 @@ anything: Final = Reader(lambda reading, node, path: reading.text(node), "text",
 
 @taken_as("path", schema_parts.text(r"[^~].*"))
 def path_beside_file(reading: Reading, node: Node, path: str) -> Path:
-    """A path. A relative path starts at the folder of the configuration file, because cron uses another working
-    directory than the user.
-    """
+    """A path, relative to the folder of the configuration file, because cron's working directory is not the user's."""
     text = reading.text(node)
     if text.startswith("~"):
         raise FieldError(f"{shown(node)} begins with ~, but HOME might not be set under cron: write the full path")
@@ -274,10 +270,7 @@ def cron(reading: Reading, node: Node, path: str) -> str:
 
 
 def list_of(item: Reader, *, keep_good: bool = False) -> Reader:
-    """A list, returned as a tuple.
-
-    One bad item makes the whole list bad. With *keep_good*, the bad items are left out, and the list keeps the others.
-    """
+    """A list, returned as a tuple. One bad item makes it bad, or with *keep_good* is left out."""
     written = schema_parts.list_of(item.schema)
 
     @taken_as(f"list, each: {item.words}", schema_parts.or_null(written) if keep_good else written)
@@ -383,9 +376,7 @@ variable: Final = matching(
 
 @taken_as("mapping: variable and value", schema_parts.mapping_of(_VARIABLE.pattern, schema_parts.TEXT))
 def variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str], ...]:
-    """An ``env:`` mapping. A bad variable is left out. A value such as ``1`` or ``yes`` stays the text that the file
-    contains.
-    """
+    """An ``env:`` mapping, without its bad variables. A value such as ``1`` or ``yes`` stays text."""
     return tuple(_variables(reading, node, path).values.items())
 
 

@@ -1,6 +1,4 @@
-"""Prepare the import of the user's modules. Set the import path and the environment, and check whether root may run the
-modules.
-"""
+"""Prepare to import the user's modules: the import path, the environment, and whether root may run them."""
 
 from __future__ import annotations
 
@@ -78,10 +76,7 @@ class _Watched:
         self.environ: Mapping[str, str] = {}
 
     def by(self, settings: Settings, environ: Mapping[str, str]) -> None:
-        """Check all imports of this process from now on.
-
-        Only the users that *settings* and *environ* name are trusted.
-        """
+        """Check all imports from now on, and trust only the users that *settings* and *environ* name."""
         self.settings, self.environ = settings, dict(environ)
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)

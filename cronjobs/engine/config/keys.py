@@ -42,8 +42,7 @@ from cronjobs.engine.config.settings import (
 )
 from cronjobs.engine.config.yaml_nodes import Mapping, Node, Scalar
 
-# The stated default of a key that holds a mapping. The mapping has no default of its own, because each of its keys has
-# one.
+# The stated default of a key that holds a mapping. The mapping's keys have defaults of their own.
 AS_BELOW: Final = "as below"
 
 # --- run --------------------------------------------------------------------------------------------------------------
@@ -158,8 +157,7 @@ METRICS: Final[Keys] = {
 
 
 class Defaults(NamedTuple):
-    """The values of ``defaults:``. Commands inherit the entries of ``commands``, and schedules inherit the entries of
-    ``schedules``.
+    """The values of ``defaults:``. Every command inherits ``commands``, and every schedule inherits ``schedules``.
 
     ``bad`` lists the keys that could not be read. Entries that depend on a bad key are disabled.
     """
@@ -222,10 +220,7 @@ def _defaults(reading: Reading, node: Node, path: str) -> Defaults:
 
 
 def _named(words: str, each: Reader) -> Reader:
-    """Return the Reader of a section of named entries.
-
-    Such a section is read after the sections on which it depends.
-    """
+    """Return the Reader of a section of named entries, which is read after the sections on which it depends."""
     return Reader(fields.later, words, {"propertyNames": {"pattern": f"^(?:{fields.NAME.pattern})$"}}, each=each)
 
 

@@ -1,6 +1,4 @@
-"""The keys of ``job_types``, ``queues``, ``limits`` and ``schedules``. Each key has a reader, an example and a
-sentence.
-"""
+"""The keys of ``job_types``, ``queues``, ``limits`` and ``schedules``, in tables like those of ``keys``."""
 
 from __future__ import annotations
 
@@ -58,8 +56,7 @@ def retry(reading: Reading, node: Node, path: str) -> RetryChanges:
         raise FieldError(f"delays cannot be combined with {', '.join(clash)}: write one or the other")
     try:
         policy = RetryPolicy(**given)
-        # During an import of user code, RetryPolicy raises no error for a wrong policy. It returns a WrongPolicy
-        # instead.
+        # While user code is imported, RetryPolicy returns a WrongPolicy instead of raising an error.
         if isinstance(policy, WrongPolicy):
             raise ValueError(policy.fault)
     except ValueError as error:
@@ -245,10 +242,7 @@ def limit(reading: Reading, node: Node, path: str) -> dict[str, int]:
 
 @taken_as("mapping: concurrency_key prefix → limit", {}, each=limit)
 def limits(reading: Reading, node: Node, path: str) -> tuple[Limit, ...]:
-    """Limits by concurrency_key prefix.
-
-    If a limit is bad, no job to which it applies starts, because otherwise too many might run at once.
-    """
+    """Limits by concurrency_key prefix. A bad limit stops all its jobs, or too many might run at once."""
 
     def entry(key: Scalar, value: Node, here: str) -> Limit:
         if not _PREFIX.fullmatch(key.text):
@@ -281,7 +275,7 @@ SCHEDULE: Final[Keys] = {
         'none: "cron" or "every" must be given',
     ),
     "timezone": ConfigKey(
-        fields.zone, "America/New_York", ("The time zone of the cron expression."), "the file's timezone"
+        fields.zone, "America/New_York", "The time zone of the cron expression.", "the file's timezone"
     ),
     "job": ConfigKey(
         fields.type_name, "billing.send_invoice", "The job type that runs.", "job or command must be given"

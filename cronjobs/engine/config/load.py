@@ -40,7 +40,7 @@ from cronjobs.reserved import EXEC_PREFIX
 # A mistake in one of these keys is fatal. To continue could mean using the wrong database, running another project's
 # jobs, or retiring every schedule.
 FATAL: Final = frozenset({"project", "environment", "env_file", "database", "schema", "job_types", "schedules"})
-# How the problem of an entry begins that only another, bad key disables.
+# The problem of an entry begins with this if only a bad key elsewhere disables the entry.
 DISABLED: Final = "disabled, because "
 # For a command that only reads the database, only mistakes in these keys are fatal.
 FATAL_TO_READERS: Final = frozenset({"env_file", "database", "schema"})
@@ -261,10 +261,7 @@ def _job_type(
 
 
 def _clashes(entry: JobTypeSettings, executors: Mapping[str, ExecutorSettings]) -> dict[str, str]:
-    """Return the keys of *entry* that conflict with other keys of the same entry.
-
-    Each value is a message that says what to write instead.
-    """
+    """Return the keys of *entry* that conflict with its other keys, each with a message that says what to write."""
     found: dict[str, str] = {}
     if entry.executor is not None and entry.command is not None:
         found["executor"] = 'a command runs on the host that claimed its job: delete "executor", or write a handler'

@@ -15,10 +15,7 @@ from cronjobs.engine.rules.payload import LIMIT_BYTES
 
 @taken_as("mapping: the handler's keyword arguments, at most 256 KiB of JSON", schema_parts.or_null({"type": "object"}))
 def payload(reading: Reading, node: Node, path: str) -> dict[str, Any]:
-    """A JSON object.
-
-    The object's values have no expected type, so a value is refused if YAML 1.1 and 1.2 read it differently.
-    """
+    """A JSON object. Its values have no expected type, so those that YAML 1.1 and 1.2 read differently are refused."""
     if isinstance(node, Scalar) and node.is_null:
         return {}
     if not isinstance(node, Mapping):
@@ -66,8 +63,7 @@ _DISPUTED: Final = re.compile(
 
 def _json_scalar(reading: Reading, node: Scalar) -> Any:
     if not node.plain or "${" in node.text:
-        # A quoted value and a value with ``${…}`` are always text, so that the content of a variable cannot change the
-        # type.
+        # Quoted values and values with ``${…}`` are text, so that the content of a variable cannot change the type.
         return reading.text(node, secret=True)
     text = node.text
     if node.is_null:

@@ -1,5 +1,4 @@
-"""The state while one configuration file is read: the file's problems, the position of each value, and values that come
-from variables and other files.
+"""The state while a file is read: its problems, the position of each value, and values from outside the file.
 
 Messages quote the file as written, including ``${NAME}``. They never quote the value of a variable.
 """
@@ -20,17 +19,14 @@ from cronjobs.installed import if_installed
 from cronjobs.masking import long_enough, mask
 from cronjobs.text import nearest, one_line
 
-# After this many problems, suggest nothing any more. Suggestions take time to compute, and nobody reads so many
-# problems.
+# After this many problems, suggest nothing: suggestions take time, and nobody reads so many problems.
 _ENOUGH_PROBLEMS: Final = 50
 _MAX_PROBLEMS: Final = 200
 NAMED_ENTRIES: Final = "write it as a mapping: each name, with its settings below it"
 
 
 class FieldError(Exception):
-    """The value cannot be used. ``column`` is the column of the mistake, or None if the mistake is at the beginning of
-    the value.
-    """
+    """The value cannot be used. ``column`` is that of the mistake, or None if it is where the value begins."""
 
     def __init__(self, message: str = "", column: int | None = None) -> None:
         super().__init__(message)
@@ -67,8 +63,7 @@ class Reading:
     secrets: set[str] = field(default_factory=set)
     # True if the file names third-party extras. Then a kind of finding that we do not know may still be valid.
     extras: bool = False
-    # The reason why the file gives no URL for the database. The reason is reported only if the command needs a
-    # database.
+    # Why the file gives no URL for the database. Only a command that needs a database reports it.
     database_unset: str = ""
     _came_in: set[str] = field(default_factory=set)
 
@@ -139,10 +134,7 @@ class Reading:
         return Fields(values, bad)
 
     def _unknown(self, key: Scalar, path: str, known: list[str]) -> list[str]:
-        """Report an unknown key, and return the keys that were probably meant.
-
-        At most one key is returned. But after many problems we do not guess, and return every known key.
-        """
+        """Report an unknown key. Return the key that was probably meant or, after many problems, every known key."""
         guessed = self.may_guess
         meant = nearest(key.text, known) if guessed else None
         guess = f', did you mean "{meant}"?' if meant else f". Allowed here: {', '.join(sorted(known))}"
@@ -178,11 +170,7 @@ class Reading:
         return text
 
     def masked_problems(self) -> list[Problem]:
-        """Return the problems in line order.
-
-        No message should quote a value from outside the file. As a safeguard, this function masks such values all the
-        same.
-        """
+        """Return the problems in line order. No message should quote a value from outside the file. Mask it anyway."""
         hidden = self.secrets | long_enough(self._came_in)
         found = [replace(problem, message=mask(problem.message, hidden)) for problem in self.problems]
         found.sort(key=lambda problem: (problem.file == self.file, problem.line, problem.column))
@@ -199,10 +187,9 @@ Read = Callable[[Reading, Node, str], Any]
 class Reader:
     """A kind of value: how to read such a value, and how the reference and the editor's schema describe it.
 
-    ``words`` describes the kind of value for people. ``schema`` describes the kind of value in JSON Schema, as far as
-    JSON Schema can express it. The reader of a mapping has either ``keys``, the table of the mapping's keys, or
-    ``each``, the reader of its named entries. ``defaults`` is an object with one attribute per key. The attribute's
-    value is the default of that key.
+    ``words`` describes the kind of value for people, and ``schema`` describes it in JSON Schema, as far as that can.
+    The reader of a mapping has either ``keys``, the table of the mapping's keys, or ``each``, the reader of its named
+    entries. ``defaults`` is an object whose attributes are the defaults of the keys.
     """
 
     read: Read
@@ -268,9 +255,7 @@ def is_unreadable(node: Node) -> bool:
 
 
 def as_written(node: Node, text: str) -> bool:
-    """Return whether the file contains exactly *text* at *node*. A message may quote the text only if this is True,
-    because other text comes from a variable.
-    """
+    """Return whether the file contains exactly *text* at *node*. A message must not quote text from a variable."""
     return isinstance(node, Scalar) and node.text == text
 
 

@@ -35,9 +35,7 @@ class Section(NamedTuple):
 
 
 def sections() -> list[Section]:
-    """Return every key once, in the order in which the tables define the keys. A mapping that occurs in several places
-    has several paths.
-    """
+    """Return every key once, in the order of the tables. A mapping that occurs in several places has several paths."""
     paths: dict[int, list[str]] = {}
     readers: dict[int, Reader | ReaderOfExtra] = {}
     for path, reader in _mappings("", keys.file):
@@ -61,10 +59,7 @@ def _rows(reader: Reader | ReaderOfExtra) -> Iterator[Row]:
 
 
 def default_of(reader: Reader | ReaderOfExtra, name: str) -> Any:
-    """Return the default of the key *name*, with the type that it has in Settings.
-
-    Call this only for a key whose ``unset`` is empty.
-    """
+    """Return the default of the key *name*, as in Settings. Call this only for a key without ``unset``."""
     return getattr(reader.defaults, name)
 
 
@@ -123,8 +118,7 @@ def _property(reader: Reader | ReaderOfExtra, name: str, key: ConfigKey) -> dict
     }
     if not key.unset:
         found["default"] = yaml.safe_load(default)
-    # Editors show this message for a wrong value. Without it, they would show the pattern or the keyword of JSON
-    # Schema.
+    # Editors show this for a wrong value, instead of the pattern or the keyword of JSON Schema.
     if ("pattern" in found or found.get("type") == "array") and not key.reader.keys:
         found["errorMessage"] = f"Expected: {words}; for example {key.example}"
     return found

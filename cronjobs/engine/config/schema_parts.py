@@ -1,5 +1,4 @@
-"""The parts of JSON Schema that the configuration's readers declare. With the schema, editors check a file while a user
-types.
+"""The parts of JSON Schema that the configuration's readers declare, for editors that check a file as it is typed.
 
 The schemas accept everything that the readers accept, including ``${NAME}``. The schemas refuse other values as far as
 a pattern can describe these values. The readers treat every scalar as text. So wherever text is allowed, the schema

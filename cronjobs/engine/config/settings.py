@@ -51,10 +51,7 @@ class RunSettings:
 
     @property
     def default_timeout(self) -> timedelta:
-        """The timeout of a job type that declares none.
-
-        The timeout is so short that two jobs with it fit into one tick, one after the other.
-        """
+        """The timeout of a job type that declares none. Two jobs with it fit into one tick, one after the other."""
         return min(timedelta(seconds=30), self.budget / 3)
 
     @property
@@ -182,10 +179,7 @@ def unknown_executor(name: str, executors: Mapping[str, ExecutorSettings]) -> st
 
 @dataclass(frozen=True)
 class RetryChanges:
-    """The fields that a ``retry:`` mapping sets.
-
-    A policy to which the changes are applied keeps its values of all other fields.
-    """
+    """The fields that a ``retry:`` mapping sets. A policy keeps its values of all other fields."""
 
     changes: tuple[tuple[str, Any], ...] = ()
 
@@ -259,8 +253,7 @@ class ScheduleSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """One configuration file. ``folder`` is the file's folder. That folder is on the import path, and commands run in
-    it.
+    """One configuration file. Its ``folder`` is on the import path, and commands run there.
 
     ``database`` is the URL with its ${…} filled in, or "" if there is no usable URL and the command needs no database.
     The ``disabled_…`` fields contain the names of bad entries. A disabled schedule does not run, but it is not retired
@@ -324,9 +317,7 @@ class Settings:
     secrets: frozenset[str] = frozenset()
 
     def secrets_of(self, job: Job) -> frozenset[str]:
-        """Return the values that no message about *job* may contain. These are the file's secrets, and the secrets in
-        the job's payload.
-        """
+        """Return what no message about *job* may contain: the file's secrets, and the secrets in the job's payload."""
         declared = self.job_types.get(job.job_type)
         keys = masking.keys_of_meta(job.meta).union(declared.hide if declared else ())
         return self.secrets | masking.values_under(job.payload, keys) if keys else self.secrets
@@ -351,7 +342,6 @@ class Settings:
         return definition | {"payload": self.shown_payload(str(definition.get("job")), definition["payload"], keys)}
 
     def problems_of(self, schedule: str) -> list[Problem]:
-        """Return the problems of the entry of *schedule*."""
         entry = f"schedules.{self.disabled_renames.get(schedule, schedule)}."
         return [problem for problem in self.problems if f"{problem.path}.".startswith(entry)]
 

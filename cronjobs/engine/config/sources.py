@@ -66,7 +66,7 @@ def _content(file: Path) -> bytes:
     with open(descriptor, "rb") as opened:
         first = b""
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            # In this case a writer has the pipe open, but has not written anything yet.
+            # BlockingIOError: a writer has the pipe open, but has written nothing yet.
             with suppress(BlockingIOError):
                 first = os.read(descriptor, 1)
                 if not first:
@@ -92,10 +92,7 @@ def salvaged(content: bytes | None) -> YamlMapping:
 
 
 def _lines_of(sections: Collection[str], text: str) -> Iterator[str]:
-    """Yield the lines of *text* that begin with a key in KEPT, and the lines of these *sections*.
-
-    Yield other lines as empty lines, to keep line numbers.
-    """
+    """Yield the lines with a key in KEPT, and those of *sections*. Other lines become empty, to keep line numbers."""
     key = ""
     for line in text.splitlines():
         is_below = line.startswith((" ", "\t", "#")) or not line
@@ -136,9 +133,7 @@ def _variables_of_file(reading: Reading, node: Node, path: str) -> Mapping[str, 
 
 
 def is_shadowed(reading: Reading, tree: YamlMapping, python_path: tuple[Path, ...]) -> bool:
-    """Report a file or folder that Python would import instead of this package. Return whether such a file or folder
-    exists.
-    """
+    """Report each file or folder that Python would import instead of this package. Return whether there is one."""
     found = False
     for folder in (reading.folder, *python_path):
         if (name := _shadow(folder)) is None:

@@ -29,16 +29,13 @@ from cronjobs.engine.config.settings import CommandChannel, Settings, Trust
 from cronjobs.errors import CronjobsError
 from cronjobs.text import one_line
 
-# Only this variable counts for the YAML file itself, because anybody who can write to that file could also set
-# trust_files.
 VARIABLE: Final = "CRONJOBS_TRUST_FILES"
 MOST_LINKS: Final = 40  # the limit for one path, see path_resolution(7)
 # A message lists at most this many paths. For all others, it says "and 4 more".
 NAMED: Final = 3
 PYCACHE: Final = "__pycache__"
 
-# If a command runs a script with one of these, the script is part of the command's code, so the script is checked like
-# a program.
+# A script that a command runs with one of these is code, too, so it is checked like a program.
 INTERPRETERS: Final = re.compile(r"(?:ba|da|k|z)?sh|python[0-9.]*|perl|ruby|node|php")
 
 
@@ -58,10 +55,7 @@ class UntrustedFiles(CronjobsError):
 
 @dataclass(frozen=True)
 class Facts:
-    """The owner and mode of a file, folder or link, as lstat reports them.
-
-    ``members`` are the members of the file's group, without the owner and root.
-    """
+    """A path's owner and mode, as lstat reports them, and its group's ``members``, without the owner and root."""
 
     mode: int
     owner: int
@@ -113,8 +107,7 @@ def judge(
     members = facts.members.difference(trusted) if written & stat.S_IWGRP else frozenset[str]()
     if owner:
         what.append(f"belongs to {owner}")
-        # Advise to remove a .pyc file that somebody else owns, because nobody can check its contents. Root's Python
-        # writes a new one.
+        # Nobody can check a .pyc file that somebody else owns, so remove it. Root's Python writes a new one.
         cures.append("rm" if path.suffix == ".pyc" else f"chown {_user(me)}")
     if members:
         who = ", ".join(sorted(members)[:3]) + (", …" if len(members) > 3 else "")
@@ -128,9 +121,7 @@ def judge(
 
 
 def refusals(findings: Iterable[TrustFinding]) -> list[str]:
-    """Return one message per kind of finding. Each message names the paths, says who could make root run code, and says
-    what to do.
-    """
+    """Return one message per kind of finding: the paths, who could make root run code there, and what to do."""
     kinds: dict[tuple[str, str], list[TrustFinding]] = {}
     findings = list(findings)
     for found in findings:
@@ -182,9 +173,7 @@ def _refuse(findings: Iterable[TrustFinding]) -> None:
 
 
 def look(settings: Settings, environ: Mapping[str, str], me: int, *, programs: bool = True) -> list[TrustFinding]:
-    """Return a finding for each path that *settings* make us run, if a user other than *me*, root and the trusted users
-    can write to it.
-    """
+    """Return a finding for each path that *settings* make us run and an untrusted user can write to."""
     files = [settings.file, *settings.contents, *_modules(settings)]
     if settings.env_file is not None:
         files.append(settings.env_file)
@@ -253,9 +242,7 @@ def _modules(settings: Settings) -> Iterator[Path]:
 
 
 def _module_files(folder: Path, module: str) -> Iterator[Path]:
-    """Yield the files under *folder* that an import of *module* would run. The files are found by name, and nothing is
-    run.
-    """
+    """Yield the files under *folder* that an import of *module* would run. They are found by name; nothing is run."""
     for name in module.split("."):
         for source in (folder / f"{name}.py", folder / name / "__init__.py"):
             if source.exists():
@@ -277,9 +264,7 @@ def _programs(settings: Settings, environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _program(arguments: tuple[str, ...], folder: Path, path: str) -> Iterator[Path]:
-    """Yield the paths at which execvp(3) looks until it finds the program, and the script that the command passes to
-    the program.
-    """
+    """Yield the paths at which execvp(3) looks for the program, and the script that an interpreter runs."""
     program = arguments[0]
     for place in [folder] if "/" in program else [folder / each for each in path.split(os.pathsep)]:
         file = place / program

@@ -31,8 +31,7 @@ class Variables:
     files: dict[Path, bytes] = field(default_factory=dict)
 
     def fill(self, text: str) -> tuple[str, list[str]]:
-        """Return *text* with each ``${…}`` filled in and ``$${`` replaced by ``${``, and the list of the values that
-        were filled in.
+        """Return *text* with each ``${…}`` filled in and ``$${`` turned into ``${``, and the filled-in values.
 
         A ``${…}`` inside a value is not expanded. Raises UnsetVariableError for a variable that is not set, and
         ValueError for an invalid reference. Neither error quotes a value.

@@ -13,10 +13,7 @@ _PLAIN: Final = re.compile(r"(?!(?:null|none|true|false|yes|no|on|off|y|n)$)[A-Z
 
 
 def can_hold(text: str) -> bool:
-    """Return whether the file can contain *text*.
-
-    The file cannot contain a NUL, a lone surrogate, or the character that our reader uses as a mark (UNREADABLE).
-    """
+    """Return whether the file can contain *text*: no NUL, no lone surrogate, and not our reader's mark (UNREADABLE)."""
     return not any(character in ("\0", UNREADABLE) or "\ud800" <= character <= "\udfff" for character in text)
 
 

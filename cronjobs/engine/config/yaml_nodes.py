@@ -17,8 +17,8 @@ from cronjobs.engine.crontime.grammar import NAMES
 
 MAX_BYTES: Final = 1024 * 1024
 MAX_DEPTH: Final = 20
-# This mark is the text of a scalar that could not be read. The flaw of such a scalar has already been reported. The
-# mark is one character that replaces one character, so columns stay correct.
+# The text of a scalar that could not be read, and whose flaw has been reported. One character replaces one character,
+# so columns stay correct.
 UNREADABLE: Final = "\ue000"
 _MAX_REPAIRS: Final = 50
 # The limit for all repairs of one file together, in characters that are parsed again.
@@ -65,10 +65,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """A mapping as written. ``entries`` are in the order of the file.
-
-    ``duplicates`` lists the repeated keys, each with the line on which the key appears first.
-    """
+    """A mapping in the order of the file. ``duplicates`` has repeated keys, each with the line of its first."""
 
     line: int
     column: int
@@ -80,20 +77,14 @@ Node = Scalar | Sequence | Mapping
 
 
 def with_defaults(node: Node, defaults: Mapping | None) -> Node:
-    """Return *node* with those entries of *defaults* that *node* lacks.
-
-    A node that is not a mapping is returned unchanged.
-    """
+    """Return *node* with those entries of *defaults* that it lacks, or unchanged if it is not a mapping."""
     if defaults is None or not isinstance(node, Mapping):
         return node
     return replace(node, entries=defaults.entries | node.entries)
 
 
 def decode(data: bytes) -> str | Flaw:
-    """Return a file's text without its byte order mark, or a Flaw.
-
-    The Flaw says that the file is too long, is not UTF-8, or contains control characters.
-    """
+    """Return a file's text without its byte order mark, or a Flaw: too long, not UTF-8, or control characters."""
     if len(data) > MAX_BYTES:
         return Flaw(0, 0, "the file is larger than 1 MiB")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -104,8 +95,7 @@ def decode(data: bytes) -> str | Flaw:
         # The decoder's offsets do not count the byte order mark, so remove the mark here, too.
         before = data.removeprefix(b"\xef\xbb\xbf")[: error.start].decode("utf-8", errors="replace")
         return Flaw(*_place(before), "this is not UTF-8: save the file as UTF-8")
-    # Most files contain only characters that Python calls printable. For such a file, skip the regular expression,
-    # because it takes 5 ms to compile.
+    # Most files have only characters that Python calls printable, so skip the pattern, which takes 5 ms to compile.
     in_one_line = text.replace("\n", "").replace("\t", "").replace("\r", "")
     if not in_one_line.isprintable() and (odd := _CONTROL.search(text)):
         return Flaw(*_place(text[: odd.start()]), f"the character U+{ord(odd[0]):04X} is not allowed: delete it")
@@ -130,7 +120,7 @@ def parse(text: str) -> tuple[Node | None, list[Flaw]]:
             return None, repairs + tree.flaws
         except yaml.YAMLError as error:
             flaw, start = _explain(error, text)
-        # PyYAML without libyaml raises these errors for escapes such as "\UFFFFFFFF"
+        # PyYAML without libyaml raises these errors for escapes such as "\UFFFFFFFF".
         except (ValueError, OverflowError):
             flaw, start = Flaw(0, 0, "the file contains an invalid character escape"), None
         repairs.append(flaw)
@@ -144,8 +134,6 @@ _CONTROL: Final = yaml.reader.Reader.NON_PRINTABLE
 # An escape sequence must not produce one of these characters, which the text itself must not contain either.
 _NO_CHARACTER: Final = re.compile("[\x00\ud800-\udfff]")
 _TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
-
-
 _DEEP: Final = f"values are nested deeper than {MAX_DEPTH} levels"
 
 
@@ -238,9 +226,7 @@ _EXPRESSION: Final = re.compile(
 
 
 def _explain(error: yaml.YAMLError, text: str) -> tuple[Flaw, int | None]:
-    """Return the flaw to report for *error*, and the position in *text* to mark. If the position is None, the parser
-    must stop.
-    """
+    """Return the flaw to report for *error*, and where in *text* to put a mark, or None if the parser must stop."""
     mark = getattr(error, "problem_mark", None)
     problem = str(getattr(error, "problem", None) or "this is not YAML")
     context = str(getattr(error, "context", None) or "")

@@ -31,8 +31,7 @@ TO_START: Final = timedelta(seconds=5)
 PROCESS_SLACK: Final = PROCESS_GRACE + timedelta(seconds=6)
 # If this many runners have died while they held a job, the job gets its own process.
 ISOLATED_FROM_LOSSES: Final = 2
-# Some failures need a deploy, for example a handler that returned a generator. Retry them no sooner than after this
-# time.
+# Wait at least this long before retrying a failure that needs a deploy, such as a handler that returned a generator.
 MISMATCH_DELAY: Final = timedelta(minutes=5)
 # A longer timeout is cut to this many seconds, because plain SQL can write a number that a timedelta cannot hold.
 READABLE_TIMEOUT_S: Final = 1e8
@@ -40,8 +39,7 @@ READABLE_TIMEOUT_S: Final = 1e8
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """The context that all attempts of a process share. ``on_output`` is called with the attempts' output, to show it
-    live to a person.
+    """What all attempts of a process share. ``on_output`` shows a person the attempts' output live.
 
     The worker's thread calls ``on_start`` and ``on_end`` around the attempt's code. ``environ`` contains the variables
     that commands and child processes get. These are copied before the first handler runs, because handlers may change
@@ -141,10 +139,7 @@ class Attempt:
 
     @property
     def ended_itself(self) -> bool:
-        """Whether the handler recorded the attempt's success in its own transaction.
-
-        Such an attempt holds no lease, although its code may still be running.
-        """
+        """Whether the handler recorded the success in its own transaction. Its code may still run, without a lease."""
         return self.phase in (Phase.RUNS_ON, Phase.RETURNED)
 
     @property
@@ -165,10 +160,10 @@ class Attempt:
 
     @property
     def to_start(self) -> timedelta:
-        """The extra time for an interpreter to start. This time does not count against the timeout.
+        """The extra time for an interpreter to start, which may take seconds. It does not count against the timeout.
 
-        Starting an interpreter may take seconds. If the user asked for the process, the extra time is 0, because the
-        user's timeout includes the start. The extra time is above 0 only if the process is our own precaution.
+        It is 0 unless the process is our own precaution. If the user asked for the process, the timeout includes the
+        start.
         """
         declared = self.is_command or self.job_type.isolation == "process"
         ours = self.job_type.for_crashes or not declared
@@ -176,10 +171,7 @@ class Attempt:
 
     @property
     def safe_until(self) -> float:
-        """The attempt's code must stop by this instant of the monotonic clock if the lease is not renewed.
-
-        Each renewal of the lease moves this instant.
-        """
+        """The instant of the monotonic clock by which the attempt's code must stop, unless its lease is renewed."""
         return self.leased_at + self.lease_s - lease_margin_s(self.lease_s) if self.lease_s else math.inf
 
     @property
@@ -191,10 +183,7 @@ class Attempt:
         return self.started + (self.timeout + slack).total_seconds()
 
     def refusal(self) -> Outcome | None:
-        """Return a failure if plain SQL has made the job's row unusable, or if the payload does not fit the handler.
-
-        Return None if the job can run.
-        """
+        """Return a failure if plain SQL made the row unusable, or the payload does not fit the handler, else None."""
         fault = payload_fault(self.job.payload)
         if fault:
             return Failed(fault, "PayloadError", permanent=True)
@@ -207,10 +196,7 @@ class Attempt:
 
 
 def mismatch(fault: str) -> Failed:
-    """Return the outcome for a payload that does not fit the handler: a key, or the type of a value, is wrong.
-
-    The job is retried, because newer code may accept the payload.
-    """
+    """Return the outcome for a payload that does not fit the handler. Newer code may accept it, so it is retried."""
     return Failed(one_line(fault, ERROR_LIMIT), MISFIT)
 
 
@@ -223,8 +209,7 @@ def timeout_of(job: Job, job_type: JobType) -> timedelta:
 
 
 class Ended(NamedTuple):
-    """The end of an attempt, as a worker or a process reports it to the loop. ``at`` is when the attempt ended, on the
-    monotonic clock.
+    """The end of an attempt, as a worker or a process reports it to the loop. ``at`` is on the monotonic clock.
 
     If a long job was handed to a process, ``answer`` is that process's answer. ``answer`` is None if the job ran in
     this process.
@@ -240,10 +225,10 @@ class Ended(NamedTuple):
 class InFlight:
     """The work of a loop: the leases it holds, and the ends it has not written yet.
 
-    Instants are seconds of the monotonic clock. ``held`` contains every leased attempt, by job id. ``without_lease``
-    contains attempts without a lease whose thread is still running and occupies a worker. ``unwritten`` contains the
-    ends to write, in order of arrival. ``given_up`` contains leases that nobody may renew, so that they expire: lost
-    leases, and leases of attempts whose end the database refuses in every form.
+    Instants are seconds of the monotonic clock. ``held`` has every leased attempt, by job id. ``without_lease`` has the
+    attempts without a lease whose thread still runs and occupies a worker. ``unwritten`` has the ends to write, in
+    order of arrival. ``given_up`` has leases that must expire, so nobody may renew them: lost leases, and leases of
+    attempts whose end the database refuses in every form.
     """
 
     held: dict[int, Attempt] = field(default_factory=dict)
@@ -284,26 +269,18 @@ class InFlight:
         self.move(attempt, phase)
 
     def note_overdue(self, attempt: Attempt, outcome: str, now: float) -> None:
-        """Note that the attempt's thread is still running although it should have stopped.
-
-        *outcome* will be written to the attempt's history row once.
-        """
+        """Note that the attempt's thread should have stopped, but still runs. Its history row will say *outcome*."""
         attempt.recorded, attempt.recorded_at, attempt.is_row_due = outcome, now, True
         self.move(attempt, Phase.OVERDUE)
 
     def lose(self, attempt: Attempt) -> None:
-        """Drop an attempt whose lease is lost, and the attempt's unwritten end. The attempt's thread may still be
-        running.
-        """
+        """Drop an attempt whose lease is lost, and its unwritten end. Its thread may still be running."""
         self.given_up.add(attempt.lease)
         runs = attempt.started is not None and attempt.phase in _AT_WORK
         self.move(attempt, Phase.LOST if runs else Phase.GONE)
 
     def end_itself(self, attempt: Attempt) -> None:
-        """Note that the handler has ended the job in its own transaction.
-
-        If the handler is still running, its worker stays occupied.
-        """
+        """Note that the handler ended the job in its own transaction. While it runs, its worker stays occupied."""
         attempt.leased_at = attempt.overdue_at
         self.move(attempt, Phase.RETURNED if attempt.phase is Phase.ENDED else Phase.RUNS_ON)
 
@@ -333,9 +310,7 @@ class InFlight:
         return min([each.leased_at for each in attempts if not (working and each.has_ended)], default=math.inf)
 
     def busy(self) -> list[Attempt]:
-        """Return the leased attempts that have not ended, started or not. Attempts that are being handed over are left
-        out.
-        """
+        """Return the leased attempts that have not ended, started or not, except those that are being handed over."""
         return [each for each in self.held.values() if each.phase in _AT_WORK]
 
     def handing_over(self) -> list[Attempt]:

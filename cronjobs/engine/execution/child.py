@@ -47,7 +47,7 @@ def main() -> None:
     stop = StopSignal()
 
     def on_sigterm(_number: int, _frame: FrameType | None) -> None:
-        # If our runner sent the signal, it wrote a reason before. No reason means that somebody is stopping the whole
+        # Our runner writes a reason before it sends the signal. Without a reason, somebody is stopping the whole
         # service.
         stop.set(read_reason(descriptor) or "shutdown")
 
@@ -67,8 +67,7 @@ def run(request: Request, stop: StopSignal, progress_file: int) -> Outcome:
     """
     try:
         faults = job_types.import_handlers(request.settings)
-    # Either the files have changed since the runner checked them, or this is a cluster worker, where nobody has checked
-    # them.
+    # The files have changed since the runner checked them, or this is a cluster worker, where nobody has checked them.
     except UntrustedFiles as error:
         return Released(one_line(str(error), 1000), after=MISMATCH_DELAY)
     registration = registered().get(request.job.job_type)
@@ -93,7 +92,7 @@ def run(request: Request, stop: StopSignal, progress_file: int) -> Outcome:
     )
     numbers = count(1)
     attempt.reporting.listener = lambda progress: write_progress(progress_file, next(numbers), progress)
-    # The runner asked us to stop during the imports. It knows the reason, and turns this outcome into the right one.
+    # The runner asked us to stop during the imports. It knows why, and records the right outcome instead of this one.
     if stop.reason is not None:
         return Interrupted()
     try:

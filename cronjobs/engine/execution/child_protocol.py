@@ -1,5 +1,4 @@
-"""How a job is sent to its own process, and how the job's outcome is sent back. Both are sent as JSON, never as pickled
-code.
+"""How a job is sent to its own process, and its outcome back: as JSON, never as pickled code.
 
 The request is the child's standard input. The answer is a file without a name, which the runner and the child have
 open. If the child must stop, the runner writes the reason into the first bytes of this file. The child writes its
@@ -22,11 +21,9 @@ from cronjobs.engine.rules.progress import HowFar, progress
 from cronjobs.errors import UsageError
 from cronjobs.model import Job, Outcome
 
-# The first bytes of the answer, this many, are reserved for the reason. The longest reason is "lease lost".
+# The answer begins with this many bytes for the reason. The longest reason is "lease lost".
 REASON_ROOM: Final = 64
 _OUTCOMES: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(Outcome)}
-
-
 # These fields of Settings are sent to the child under the same names.
 _SETTINGS_SENT: Final = ("folder", "database", "schema", "imports", "python_path", "setup", "env", "around", "trusted")
 
@@ -104,10 +101,7 @@ def write_progress(descriptor: int, number: int, how_far: HowFar) -> None:
 
 
 def read_progress(descriptor: int) -> tuple[int, HowFar] | None:
-    """Return how many reports the child has written, and the latest one.
-
-    Return None if no report has been written, or if the child is writing one right now.
-    """
+    """Return how many reports the child has written, and the latest one, or None if none can be read now."""
     line = os.pread(descriptor, PROGRESS_ROOM, 0).partition(b"\n")[0]
     text = line[8:]
     if line[:8] != b"%08x" % crc32(text):
@@ -124,10 +118,7 @@ def read_progress(descriptor: int) -> tuple[int, HowFar] | None:
 
 
 def write_reason(descriptor: int, reason: str) -> None:
-    """Write why the child must stop.
-
-    Call this before sending SIGTERM, because the child reads the reason on SIGTERM.
-    """
+    """Write why the child must stop. Call this before sending SIGTERM, because the child reads the reason then."""
     os.pwrite(descriptor, reason.encode().ljust(REASON_ROOM, b"\0"), 0)
 
 

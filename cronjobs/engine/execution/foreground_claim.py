@@ -26,8 +26,7 @@ from cronjobs.errors import CronjobsError
 from cronjobs.model import Failed, Job, Status
 from cronjobs.text import one_line
 
-# The longest time that this module uses in place of "no limit". It is below 24 days, because poll() and select() accept
-# no longer timeout.
+# Stands for "no limit". It is below 24 days, the longest timeout that poll() and select() accept.
 NO_LIMIT: Final = timedelta(days=7)
 WORKER: Final = "foreground"
 # The time limit that a claim of "cronjobs run" writes to the job's row. The claims of ticks have other limits.
@@ -127,9 +126,7 @@ def begin_existing(database: Database, job_id: int, settings: Settings, known: J
 
 
 def _require_turn(connection: Connection, job_id: int) -> None:
-    """Raise CannotRun if another job of the same schedule is running, unless the schedule allows that or this job was
-    forced.
-    """
+    """Raise CannotRun if another job of the schedule is running, and neither overlap nor force allows both."""
     row = one_job(connection, job_id)
     if row is None or row.schedule is None:
         return

@@ -1,5 +1,4 @@
-"""Run an attempt of a handler or a command. A handler runs in this thread or in its own process. Secrets in its output
-are masked.
+"""Run an attempt of a handler, in this thread or in its own process, or of a command. Mask secrets in its output.
 
 ``run_attempt`` is the entry point.
 """
@@ -99,8 +98,7 @@ def call_handler(attempt: Attempt, around: WorkerContext, clock: Clock) -> Outco
 def _surrounded(
     handler: Callable[..., Any], ctx: Context | None, attempt: Attempt, around: WorkerContext, clock: Clock
 ) -> Callable[..., Any]:
-    """Return a function that calls *handler* inside the hooks of ``around_attempts``. The file's ``around:`` entries
-    surround the hooks.
+    """Return a function that calls *handler* inside the hooks, which are inside the file's ``around:`` entries.
 
     An async handler is also awaited inside the hooks and entries.
     """
@@ -180,9 +178,7 @@ def _command(
 
 
 def _on_output(attempt: Attempt, around: WorkerContext, clock: Clock) -> Callable[[str], None] | None:
-    """Return the callback for a process's output. For a command, the callback also looks for progress lines in the
-    output.
-    """
+    """Return the callback for a process's output. For a command, it also looks for progress lines."""
     if not attempt.is_command:
         return around.on_output
 
@@ -195,10 +191,7 @@ def _on_output(attempt: Attempt, around: WorkerContext, clock: Clock) -> Callabl
 
 
 def _shutdown_grace(around: WorkerContext) -> timedelta:
-    """Return the time from SIGTERM to SIGKILL at shutdown.
-
-    The runner itself has a longer grace, so that it can record the end of the attempt.
-    """
+    """Return the time from SIGTERM to SIGKILL at shutdown. The runner gets longer, to record the end of the attempt."""
     return max(PROCESS_GRACE, around.settings.run.shutdown_grace - PROCESS_GRACE)
 
 

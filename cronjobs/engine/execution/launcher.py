@@ -53,13 +53,11 @@ import time
 # The launcher checks the output's size, and whether its parent is alive, once in this time.
 TICK_MS = 100
 KILL_TICK_MS = 10
-# The launcher sends SIGKILL in this many rounds, which take 3 s. Processes that survive them belong to another user, or
-# are stuck in the kernel.
+# Send SIGKILL in this many rounds, which take 3 s. What survives belongs to another user, or is stuck in the kernel.
 KILL_ROUNDS = 300
 # This many bytes stay on disk at the beginning and at the end of the output. The runner reads less than that.
 KEEP_AT_EACH_END = 1024 * 1024
-# A report contains at most this many names of processes. That many fit into the socket's buffer, so a report never
-# blocks, even if the runner is frozen.
+# Name at most this many processes in a report, so that it fits into the socket's buffer, and never blocks.
 MAX_NAMES = 8
 
 # This failure means that nothing was started, because the lease or the time limit is over, or the runner is gone.
@@ -208,9 +206,7 @@ class Launcher:
                 self.report("exited", str(os.waitstatus_to_exitcode(status)), str(int(self.stopped)))
 
     def signal_all(self, number: int, tell: bool) -> None:
-        """Send a signal to every descendant once. Processes that are forked during this call get their signal in the
-        next round.
-        """
+        """Send a signal to every descendant once. Those that are forked meanwhile get theirs in the next round."""
         self.stopped = True
         everyone = descendants(os.getpid()) if self.subreaper else []
         if tell:
@@ -227,10 +223,7 @@ class Launcher:
             send(os.kill, pid, signal.SIGCONT)
 
     def punch_output(self) -> None:
-        """Free the disk space under the output's middle.
-
-        The file keeps its size, so the runner knows how many bytes are missing.
-        """
+        """Free the disk space under the output's middle. The file keeps its size, which says how much is missing."""
         size = os.fstat(1).st_size
         # The file has become shorter: the command has truncated it, for example with ``> /dev/stdout``.
         if size < self.punched:
@@ -381,8 +374,7 @@ def descendants(root: int) -> list[Process]:
         # The entry is not a process, or the process is gone.
         except (ValueError, OSError):
             continue
-        # The format is "pid (name) state ppid pgrp …", see proc(5). The name may contain anything, even parentheses and
-        # newlines.
+        # The format is "pid (name) state ppid pgrp …", see proc(5). The name may contain parentheses and newlines.
         head, _, rest = stat.rpartition(b")")
         name = ascii(head.partition(b"(")[2].decode(errors="replace"))[1:-1]
         state, parent, group = rest.split(None, 3)[:3]

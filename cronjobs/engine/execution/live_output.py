@@ -74,9 +74,7 @@ class LiveStream(io.TextIOBase):
 
 @dataclass(frozen=True)
 class Streams:
-    """The process's stdout and stderr as live streams. ``say`` prints a line on stderr without recording it as output
-    of the job.
-    """
+    """The process's stdout and stderr as live streams. ``say`` prints a line to stderr that is not job output."""
 
     out: LiveStream
     err: LiveStream

@@ -38,8 +38,7 @@ class _Sink:
 
 
 _current: ContextVar[_Sink | None] = ContextVar("cronjobs_output", default=None)
-# The sinks are kept by thread and not by context, because a new thread starts with an empty context, and a thread may
-# switch to another context.
+# By thread and not by context: a new thread starts with an empty context, and a thread may switch contexts.
 _of_threads: WeakKeyDictionary[threading.Thread, _Sink] = WeakKeyDictionary()
 
 
@@ -68,10 +67,7 @@ class _Bytes(io.RawIOBase):
 
 
 class _Dispatch(io.TextIOBase):
-    """Replaces sys.stdout and sys.stderr.
-
-    Each write goes to the attempt to which the writing thread or task belongs.
-    """
+    """Replaces sys.stdout and sys.stderr. Each write goes to the attempt of the writing thread or task."""
 
     encoding = "utf-8"
     errors = "backslashreplace"
@@ -167,12 +163,9 @@ def log_to(handler: logging.Handler) -> None:
 
 
 class captured:  # noqa: N801 used as a function; each job of a drain has one, and a generator takes longer
-    """Collect what this thread prints and logs inside the block, up to a cap.
+    """Collect what this thread prints and logs inside the block, up to a cap. *also* gets each piece at once."""
 
-    *also* is called at once with each piece.
-    """
-
-    def __init__(self, also: Callable[[str], Any] | None = None) -> None:
+    def __init__(self, also: Callable[[str], Any] | None) -> None:
         self._text = CappedText()
         self._sink = _Sink(self._text, also)
 

@@ -55,8 +55,8 @@ from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
 
 # A request to stop takes effect after at most this time. The end of a command takes effect at once.
 POLL_S: Final = 0.05
-# Wait this long before ending processes that the command leaves behind, because they may be about to end by themselves.
-# For example, ``tee`` in bash's ``> >(tee log)`` outlives the shell.
+# Processes that the command leaves behind may be about to end, as ``tee`` in bash's ``> >(tee log)`` is. Wait this
+# long.
 LEFTOVER_PAUSE_S: Final = 0.5
 LEFTOVER_GRACE_S: Final = 2.0
 # After a handler's process has written its outcome, the process's exit callbacks get this much time.
@@ -72,16 +72,11 @@ END_ROUNDS, END_PAUSE_S = 300, 0.01
 
 
 class NoRoom(Exception):
-    """The host had no process, descriptor or disk space left.
-
-    The command has not started, so no try of its job is used up.
-    """
+    """The host had no process, descriptor or disk space left. The command has not started, so no try is used up."""
 
 
 def command_environment(base: Mapping[str, str], job: Job, deadline: datetime) -> dict[str, str]:
-    """Return *base* with the job's facts as ``CRONJOBS_…`` variables.
-
-    Variables for which the job has no value are removed.
+    """Return *base* with the job's facts as ``CRONJOBS_…`` variables, and without those that the job has no value for.
 
     Instants are ISO 8601. ``CRONJOBS_SCHEDULED_FOR`` is in the timezone of the schedule, so that its date is the right
     day.
@@ -97,15 +92,13 @@ def command_environment(base: Mapping[str, str], job: Job, deadline: datetime) -
         "CRONJOBS_IDEMPOTENCY_KEY": job.idempotency_key,
         "CRONJOBS_DEADLINE": deadline.isoformat(),
     }
-    # Remove variables for which the job has no value. The runner may have inherited them from another job, if a command
-    # of that job has started the runner.
+    # If another job's command started this runner, *base* has the variables of that job.
     env = {name: value for name, value in base.items() if name not in facts}
     return env | {name: clean(value) for name, value in facts.items() if value is not None}
 
 
 def run_command(command: Command, stop: StopSignal, *, clock: Clock) -> tuple[Outcome, str | None]:
-    """Run *command* to its end. Return its outcome and its output. The output is cleaned and capped, and is None if the
-    command printed nothing.
+    """Run *command* to its end. Return its outcome and its output, cleaned and capped, or None if it printed nothing.
 
     At the timeout, or when *stop* has a reason, the command and all processes that it started get SIGTERM, and after
     the grace period SIGKILL. If the lease is lost, all these processes get SIGKILL at once, because another runner may
@@ -220,7 +213,7 @@ def _progress_of(descriptor: int, report: Callable[[HowFar, float], None], clock
 
 
 class _NewOutput(NamedTuple):
-    """New output of a process. ``text`` was printed. Before it, ``left_out`` bytes were printed that we never read."""
+    """New output of a process: ``text``, which follows ``left_out`` bytes that we never read."""
 
     left_out: int
     text: str
@@ -249,8 +242,7 @@ def _attend(
     """
     if stop.reason is not None:
         return _End(ProcessEnding(), stop.reason, CappedText())
-    # The timeout begins here. It includes the start of the process, although the start may take seconds on a busy
-    # machine.
+    # The timeout begins here, so it includes the start of the process, which may take seconds on a busy machine.
     began = clock.monotonic()
     limit_at = began + (command.timeout + command.grace).total_seconds() + 1
     leased_until = _for_launcher(command.lease(), clock) if command.lease is not None else None
@@ -277,8 +269,7 @@ def _watch(
     tell: Callable[[str], None],
     look: Callable[[], bool],
 ) -> str | None:
-    """Wait until none of the command's processes is left. Return why we stopped the command, or None if we did not stop
-    it.
+    """Wait until none of the command's processes is left. Return why we stopped it, or None if we did not.
 
     *deadline* is the instant of the monotonic clock at which the command times out.
     """
@@ -353,9 +344,9 @@ def _why_stop(child: _Child, stop: StopSignal, overdue: bool) -> str | None:
 
 
 def end_marked(mark: bytes) -> None:
-    """Kill all processes that have *mark* in their environment. Repeat that until no such process is left.
+    """Kill all processes that have *mark* in their environment, until none is left.
 
-    This function is needed only if the launcher was killed.
+    This is needed only if the launcher was killed.
     """
     for _ in range(END_ROUNDS if hasattr(os, "pidfd_open") else 0):
         numbers = [int(each.name) for each in os.scandir("/proc") if each.name.isdecimal()]
@@ -387,9 +378,7 @@ def _kill_if_marked(pid: int, mark: bytes) -> bool:
 
 
 class _Child:
-    """The launcher, the socket to the launcher, and the command's files. Leaving the ``with`` block ends all remaining
-    processes.
-    """
+    """The launcher, its socket, and the command's files. Leaving the ``with`` block ends all remaining processes."""
 
     def __init__(self, command: Command, limit_at: float, leased_until: float | None) -> None:
         self.ending = ProcessEnding()
@@ -409,8 +398,7 @@ class _Child:
                 command.leave_running,
             )
         )
-        # Use a file and not a pipe. A payload can be larger than a pipe's buffer, and then writing it to a pipe would
-        # block.
+        # A file, because writing a payload that is larger than a pipe's buffer to a pipe would block.
         with tempfile.TemporaryFile() as stdin:
             stdin.write(command.stdin)
             stdin.seek(0)
@@ -451,8 +439,7 @@ class _Child:
         except subprocess.TimeoutExpired:
             self._launcher.kill()
         if self.ending.status is None and self.ending.pid is not None and self._launcher.returncode != 0:
-            # The launcher was killed. PR_SET_PDEATHSIG has killed the command, but other processes of its group may
-            # still be alive.
+            # The launcher was killed. PR_SET_PDEATHSIG has killed the command, but perhaps not the rest of its group.
             try:
                 os.killpg(self.ending.pid, signal.SIGKILL)
             except OSError:
@@ -470,9 +457,8 @@ class _Child:
     def listen(self, timeout_s: float) -> None:
         """Wait at most *timeout_s* for a report from the launcher, and read what has arrived."""
         if not self._has_news(timeout_s):
-            # The end of the stream is not enough to see that the launcher is gone, because a forked copy of this
-            # process (multiprocessing) may keep the other end open. The launcher may have written a report and ended
-            # since we last looked. So look for that report before counting the launcher as gone.
+            # A forked copy of this process (multiprocessing) may keep the other end open, so the stream may not end
+            # when the launcher does. Before counting the launcher as gone, look for a last report.
             self.gone = self._launcher.poll() is not None and not self._has_news(0)
             return
         try:
@@ -511,9 +497,7 @@ class _Child:
         return os.fstat(self._output.fileno()).st_blocks * 512
 
     def output(self) -> CappedText:
-        """Return the output. Of a long output file, read only the beginning and the end, and never the part between
-        them.
-        """
+        """Return the output. Of a long one, read only the beginning and the end, and never the part between them."""
         text = CappedText(OUTPUT_LIMIT)
         fd = self._output.fileno()
         size = os.fstat(fd).st_size
@@ -527,10 +511,7 @@ class _Child:
         return text
 
     def new_output(self) -> _NewOutput | None:
-        """Return what has been printed since the last call, or None if nothing has been printed.
-
-        If the new output is long, return only its end.
-        """
+        """Return what has been printed since the last call, or None. Of a long text, return only the end."""
         fd = self._output.fileno()
         size = os.fstat(fd).st_size
         if size == self._shown:

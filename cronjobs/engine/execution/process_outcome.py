@@ -25,8 +25,7 @@ from cronjobs.model import (
 )
 from cronjobs.text import ERROR_LIMIT, one_line
 
-# The most disk space that a command's output may take, in bytes. It matters only if the launcher cannot free the file's
-# middle.
+# The most disk space for a command's output, in bytes, if the launcher cannot free the file's middle.
 DISK_LIMIT: Final = 1024**3
 # With these errors, the host had no process, descriptor, memory or disk space left.
 NO_ROOM: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
@@ -63,8 +62,8 @@ def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | No
             "ran out"
         )
         return Failed(sentence(said, last_line), "LauncherDied")
-    # If *reason* is None, the launcher stopped the command by its own clock. We did not stop it in time, because this
-    # process was frozen or got no CPU time. So this is a timeout.
+    # If *reason* is None, the launcher stopped the command at its time limit, because this process was frozen or got no
+    # CPU time.
     return outcome_of_stop(command, reason or "timeout", ending, last_line)
 
 
@@ -79,7 +78,7 @@ def outcome_of_exit(codes: ExitCodes, status: int, last_line: str) -> Outcome:
     return Failed(said, kind, permanent=status in codes.permanent, kinds=(kind,))
 
 
-def outcome_of_stop(command: Command, reason: str, ending: ProcessEnding, last_line: str = "") -> Outcome:
+def outcome_of_stop(command: Command, reason: str, ending: ProcessEnding, last_line: str) -> Outcome:
     still = f", but these could not be killed: {', '.join(ending.left)}" if ending.left else ""
     match reason:
         case "cancelled":
@@ -145,9 +144,6 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def last_line_of(output: str | None) -> str:
-    """Return the last line of *output* that is not blank, as a terminal would show that line.
-
-    Colours are removed, and so is everything before the last carriage return in the line.
-    """
+    """Return the last line of *output* that is not blank, after its last carriage return and without colours."""
     lines = (line.rstrip().rpartition("\r")[2].strip() for line in reversed((output or "").split("\n")))
     return next((plain for line in lines if (plain := _COLOURS.sub("", line))), "")

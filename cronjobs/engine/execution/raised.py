@@ -58,16 +58,12 @@ MOST_NAMED: Final = 3
 # ``duration`` accepts no longer delay. A longer delay is a mistake.
 LONGEST_DELAY: Final = timedelta(days=3660)
 UNREADABLE: Final = "the handler raised an unprintable exception"
-# Leave out the frames of these files at the beginning of a traceback. contextlib adds frames if hooks surround a
-# handler.
+# A traceback begins after the frames of these files. contextlib adds frames if hooks surround a handler.
 _OURS: Final = (str(Path(__file__).with_name("handler.py")), around.__file__, contextlib.__file__)
 
 
 def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
-    """Turn what a handler raised into an outcome.
-
-    Never raises. For an ordinary error, the retry policy later decides whether the job is retried.
-    """
+    """Turn what a handler raised into an outcome. Never raises. The retry policy judges ordinary errors later."""
     try:
         return _outcome(error, attempt, clock)
     # Reading the error runs the error's own code: __str__, properties, a metaclass.
@@ -133,13 +129,13 @@ def _failed(error: BaseException, failures: Sequence[BaseException], at_least: t
 # --- stops ------------------------------------------------------------------------------------------------------------
 
 
-def stopped(reason: str, attempt: Attempt, error: BaseException | None = None) -> Outcome:
+def stopped(reason: str, attempt: Attempt, error: BaseException) -> Outcome:
     """Return the outcome of an attempt that ended because it was asked to stop for *reason*."""
     match reason:
         case "shutdown":
             return Interrupted()
         case "timeout":
-            return TimedOut(f"timed out after {duration_text(attempt.timeout)}", _trace(error) if error else None)
+            return TimedOut(f"timed out after {duration_text(attempt.timeout)}", _trace(error))
         case "cancelled":
             return CancelledByRequest()
         case _:
@@ -159,9 +155,7 @@ def _is_over(attempt: Attempt, clock: Clock) -> bool:
 
 
 def _cancelled_by_asyncio() -> tuple[type[BaseException], ...]:
-    """Return asyncio's CancelledError if asyncio is imported. If asyncio is not imported, nobody can have raised a
-    CancelledError.
-    """
+    """Return asyncio's CancelledError if asyncio is imported. Otherwise nobody can have raised one."""
     kind = getattr(sys.modules.get("asyncio.exceptions"), "CancelledError", None)
     return () if kind is None else (kind,)
 
@@ -240,8 +234,7 @@ def _instant(value: Any, now: datetime) -> datetime | None:
             parts = (utc.year, utc.month, utc.day, utc.hour, utc.minute, utc.second, utc.microsecond)
             moment = datetime(*parts, tzinfo=UTC)
             return moment if moment - now <= LONGEST_DELAY else None
-    # The conversion may fail: the instant may be in the year 9999 in a zone west of Greenwich, or its tzinfo may raise
-    # anything.
+    # The instant may be in the year 9999 in a zone west of Greenwich, and its tzinfo may raise anything.
     except Exception:
         return None
     wait = _delay(value)
@@ -268,10 +261,7 @@ def _parts(error: BaseException) -> Iterator[BaseException]:
 
 
 def _holds(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
-    """Return whether *error* is one of *kinds*.
-
-    Exceptions inside its groups, and exceptions that led to it, count too.
-    """
+    """Return whether *error*, an exception inside its groups, or an exception that led to it, is one of *kinds*."""
     return any(issubclass(type(each), kinds) for each in islice(_everything(error), MOST_PARTS))
 
 
@@ -327,10 +317,7 @@ def _kind(error: BaseException) -> str:
 
 
 def stack_of(attempt: Attempt) -> str | None:
-    """Return the present stack of the thread that runs the attempt's handler, as text.
-
-    None if the attempt has ended.
-    """
+    """Return the present stack of the handler's thread as text, or None if the attempt has ended."""
     try:
         if (thread := attempt.thread) is None:
             return None

@@ -23,21 +23,18 @@ _SPACE: Final = " \t\r\n"
 
 
 class Reporting:
-    """One attempt's progress and output so far. ``output`` collects the attempt's output. It is None if no output is
-    collected yet.
+    """One attempt's progress and output so far. ``output`` collects the output, or is None if nothing collects it yet.
 
-    ``listener`` shows progress to a person who is watching. It is called at once with each progress report, in the
-    thread that reports.
+    ``listener`` shows progress to a person who is watching. The thread that reports calls it at once with each report.
     """
 
-    # The defaults are class attributes. A run of many short jobs makes thousands of these objects, and few of them
-    # report anything.
+    # Class attributes, because a run of many short jobs makes thousands of these objects, and few report anything.
     output: CappedText | None = None
     listener: Callable[[HowFar], None] | None = None
     # The progress that the tick last showed to a person who is watching.
     shown: HowFar | None = None
-    # The last report, when it was made, and the first value of the same pace and its time. The tuple is always replaced
-    # as a whole, so it needs no lock.
+    # The last report and its time, and the first value of the same pace and its time. The tuple is replaced as a whole,
+    # so it needs no lock.
     _said: tuple[HowFar, float, float, float] | None = None
     _unended = ""  # the unfinished last line of a command's output
     _taken = 0  # the number of bytes of the output that the loop has read
@@ -123,13 +120,9 @@ class Reporting:
         # Mask URLs even if this part of the text does not begin like a URL, because it may be the remainder of a URL.
         masked, self._held = mask_urls(mask(text[:ready], secrets)), text[ready:]
         self._end += len(masked.encode())
-        self._tail = _last_bytes(self._tail + masked)
+        self._tail = (self._tail + masked).encode()[-LIVE_LIMIT:].decode(errors="ignore")
 
 
 def _from_a_word_on(text: str) -> str:
     ends = [place for character in _SPACE if (place := text.find(character)) >= 0]
     return text[min(ends) + 1 :] if ends else ""
-
-
-def _last_bytes(text: str) -> str:
-    return text.encode()[-LIVE_LIMIT:].decode(errors="ignore")

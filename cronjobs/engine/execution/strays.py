@@ -1,8 +1,8 @@
 """Find processes that handlers in threads leave behind.
 
-We report these processes, but do not kill them. With ``isolation: process`` they would be killed. We cannot know which
-thread started a process, nor whether the process is meant to keep running. So a tick lists such processes in the log
-when it ends, and a person decides what to do about them.
+We report these processes, but do not kill them, because we cannot know which thread started a process, nor whether it
+is meant to keep running. A tick lists them in the log when it ends, and a person decides what to do about them. (With
+``isolation: process`` they would be killed.)
 """
 
 from __future__ import annotations

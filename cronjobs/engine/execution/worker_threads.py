@@ -1,8 +1,8 @@
 """The daemon threads that run attempts.
 
-The loop writes to the database. In a worker's thread, only ``ctx.transaction()`` and effects write to it. We do not use
-a ThreadPoolExecutor, because it joins its threads at exit. With it, a handler that never returns would keep the tick
-alive forever.
+The loop writes to the database. In a worker's thread, only ``ctx.transaction()`` and effects write to it. A
+ThreadPoolExecutor would not do: it joins its threads at exit, so a handler that never returns would keep the tick alive
+forever.
 """
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ from cronjobs.clock import Clock, sleep
 from cronjobs.engine.execution.attempt import Attempt, Ended, WorkerContext
 from cronjobs.engine.execution.handler import run_attempt
 from cronjobs.engine.execution.raised import outcome_of, rehearse
-from cronjobs.model import (
-    CancelledByRequest,
-    Finished,
-    Outcome,
-    Released,
-)
+from cronjobs.model import CancelledByRequest, Finished, Outcome, Released
 from cronjobs.text import ERROR_LIMIT, one_line
 
 # Sleep this long, so that the new worker thread can get the GIL and begin.
@@ -44,8 +39,7 @@ def unbegun(attempt: Attempt) -> Outcome | None:
 
 
 class Workers:
-    """Up to ``count`` daemon threads. ``hand`` gives an attempt to a thread. When the attempt has ended, the thread
-    puts its end on ``ended``.
+    """Up to ``count`` daemon threads. ``hand`` gives an attempt to a thread, which puts its end on ``ended``.
 
     If a thread could not be started, ``fault`` says why, and ``count`` is the number of threads that exist.
     """
@@ -87,14 +81,14 @@ class Workers:
 
     def take_back(self) -> list[Attempt]:
         """Take back the attempts that no worker has started, and return them, so that their jobs can be released."""
-        unbegun: list[Attempt] = []
+        waiting: list[Attempt] = []
         while True:
             try:
                 attempt = self._inbox.get_nowait()
             except queue.Empty:
-                return unbegun
+                return waiting
             if attempt is not None:
-                unbegun.append(attempt)
+                waiting.append(attempt)
 
     def dismiss(self) -> None:
         """Let each thread end after its current attempt. Only processes that keep running need this."""
@@ -120,8 +114,8 @@ class Workers:
             attempt.worker = name
             attempt.started = self.clock.monotonic()
             try:
-                # Run the attempt in a fresh context. Then context variables that a handler sets, such as decimal's
-                # precision, a tenant or log fields, do not affect the next job.
+                # In a fresh context, variables that a handler sets, such as a tenant or log fields, do not affect the
+                # next job.
                 finished = Context().run(run_attempt, attempt, self.around, self.clock)
             # The error is in our own code, not in the user's. The worker thread must survive it.
             except BaseException as error:
@@ -133,10 +127,7 @@ class Workers:
                 attempt.let_go.wait()
 
     def _outcome_of(self, error: BaseException, attempt: Attempt) -> Outcome:
-        """Return the outcome after an error in our own code.
-
-        If the job's own code had not started, the job is released.
-        """
+        """Return the outcome after an error in our own code. A job whose own code had not started is released."""
         if attempt.begun:
             return outcome_of(error, attempt, self.clock)
         return Released(

@@ -1,6 +1,4 @@
-"""Open and read files whose names come from users or other programs, without ever waiting. Create folders with safe
-modes.
-"""
+"""Open and read files that users or other programs name, without ever waiting. Create folders with safe modes."""
 
 from __future__ import annotations
 
@@ -16,10 +14,7 @@ LONGEST_TEXT: Final = 1 << 20
 
 
 def open_regular(file: Path, flags: int) -> int:
-    """Open *file* and return its descriptor.
-
-    Never waits. Raises OSError if the file cannot be opened, or is not a regular file.
-    """
+    """Open *file* and return its descriptor, without waiting. Raises OSError, also if it is not a regular file."""
     try:
         descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     except OSError as error:
@@ -47,9 +42,7 @@ def read_text(file: Path) -> str:
 
 
 def require_replaceable(file: Path) -> None:
-    """Raise OSError if *file* is a device, a pipe or a socket, or a link to one. Otherwise root could replace
-    /dev/null.
-    """
+    """Raise OSError if *file* is a device, a pipe or a socket, or a link to one: root could replace /dev/null."""
     try:
         kind = file.stat().st_mode
     # The file does not exist, or the later attempt to write it will fail with the same error.
@@ -60,7 +53,7 @@ def require_replaceable(file: Path) -> None:
 
 
 def why_unwritable(file: Path, *, beside: bool = False) -> str | None:
-    """Return why *file* cannot be written, or None. *beside*: whether SQLite also creates files next to it."""
+    """Return why *file* cannot be written, or None. With *beside*, SQLite must also create files next to it."""
     # Unlike the methods of Path, these functions raise no error if this user may not look into a folder.
     is_there = os.path.exists(file)  # noqa: PTH110
     if not os.path.isdir(file.parent):  # noqa: PTH112
@@ -85,10 +78,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def make_folder(folder: Path, mode: int = 0o755) -> None:
-    """Create *folder* and its missing parents, writable only by the owner.
-
-    Cron's umask may be 000, so do not rely on it.
-    """
+    """Create *folder* and its missing parents, writable only by the owner, even if cron's umask is 000."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(mode=mode, exist_ok=True)

@@ -55,8 +55,7 @@ def undisturbed() -> threading.Lock:
 
 
 def replace_by_nothing(descriptor: int) -> None:
-    """In a forked copy, close the file behind *descriptor*. Keep the number in use, because other code may still use
-    it.
+    """In a forked copy, close the file behind *descriptor*, but keep the number, because other code may use it.
 
     No flock is released: the lock belongs to the open file, which the original process still has open (flock(2)).
     """
@@ -69,10 +68,7 @@ def replace_by_nothing(descriptor: int) -> None:
 
 
 def keep_streams_from_copies() -> None:
-    """Detach standard output and standard error in forked copies of this process.
-
-    Both streams are cron's pipe, and cron waits until every process has closed that pipe.
-    """
+    """Detach stdout and stderr in forked copies: cron waits until every process has closed its pipe."""
     for number in (1, 2):
         with suppress(OSError):
             _outlets[number] = _file_of(number)
@@ -95,8 +91,7 @@ def _in_the_copy() -> None:
                 null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
                 os.dup2(null, number)
                 os.close(null)
-    # Restore the default signal handlers. The tick's own handlers only set a flag for the loop. The loop does not run
-    # in the copy, so with these handlers SIGTERM would have no effect.
+    # Restore the default signal handlers. The tick's own only set a flag for the loop, which does not run in the copy.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         handler = signal.getsignal(number)
         if callable(handler) and str(getattr(handler, "__module__", "")).partition(".")[0] == "cronjobs":
@@ -107,9 +102,7 @@ os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, a
 
 
 class EndingCopies:
-    """A block of user code. If a forked copy reaches the end of the block, the copy exits, with the exit code that a
-    program would have.
-    """
+    """A block of user code. A forked copy that reaches its end exits, with the exit code that a program would have."""
 
     def __enter__(self) -> None:
         self._pid = os.getpid()

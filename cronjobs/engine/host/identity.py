@@ -17,9 +17,7 @@ LAUNCHER: Final = "cronjobs/engine/execution/launcher.py"
 
 @dataclass(frozen=True)
 class Identity:
-    """One tick on one host. Its ``str()`` is the value of ``locked_by``: host:boot id:pid namespace:pid:process
-    start:tick.
-    """
+    """One tick on one host. ``locked_by`` is its ``str()``: host:boot id:pid namespace:pid:process start:tick."""
 
     host: str
     boot_id: str
@@ -62,11 +60,11 @@ def _read(path: str) -> str:
 
 
 def is_gone(locked_by: str, here: Identity) -> bool | None:
-    """Return whether the process that holds a lease has ended, and all processes that our launchers ran for it.
+    """Return whether the process that holds a lease has ended, with all processes that our launchers ran for it.
 
-    True means that this is proven. False means that the process, or a process that it started, is still alive. None
-    means that this host cannot know: the holder may belong to another host, boot or pid namespace, its name may be
-    unreadable, or /proc may hide other users' processes.
+    True means that this is proven. False means that one of these processes is still alive. None means that this host
+    cannot know: the holder may belong to another host, boot or pid namespace, its name may be unreadable, or /proc may
+    hide other users' processes.
     """
     holder = Identity.parse(locked_by)
     if holder is None or _place(holder) != _place(here) or UNKNOWN in _place(holder) or holder.started == "0":
@@ -112,8 +110,7 @@ def _runs_unseen(pid: int) -> bool:
         except PermissionError:
             return True
         return True
-    # Look at all threads. A killed process has ended only when its last thread has ended, and a thread may still be in
-    # a system call.
+    # A killed process has ended only when its last thread has, and a thread may still be in a system call.
     return any(_thread_runs(pid, thread) for thread in _numbers(f"/proc/{pid}/task"))
 
 
@@ -123,10 +120,7 @@ def _thread_runs(pid: int, thread: int) -> bool:
 
 
 def _launchers_of(pid: int) -> list[int]:
-    """Return the launchers (``launcher.py``) that *pid* started.
-
-    Each launcher kills everything that its command started, then exits.
-    """
+    """Return the launchers that *pid* started. Each kills everything that its command started, then exits."""
     found = []
     for other in _numbers("/proc"):
         arguments = _read(f"/proc/{other}/cmdline").split("\0")
@@ -137,9 +131,7 @@ def _launchers_of(pid: int) -> list[int]:
 
 
 def _belongs(launcher: int, now_there: str | None) -> bool:
-    """Return whether the dead process started this launcher. *now_there* is the start of the process that has the same
-    pid now.
-    """
+    """Return whether the dead process started this launcher. *now_there* is the start of the pid's present process."""
     started = process_started(launcher)
     return started is not None and (now_there is None or int(started) <= int(now_there))
 

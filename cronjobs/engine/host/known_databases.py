@@ -19,7 +19,6 @@ from cronjobs.errors import DatabaseVanished
 if TYPE_CHECKING:
     from cronjobs.engine.database.address import Address
 
-
 _OUR_TABLE: Final = "cronjobs_meta"
 
 
@@ -38,23 +37,17 @@ def require_still_there(folder: Path, address: Address) -> None:
 
 
 def _may_have_tables(file: Path) -> bool:
-    """Return False if the file can be read and has none of our tables. All other faults are found when we open the
-    database.
-    """
+    """Return False if the file can be read and has none of our tables. Opening the database finds all other faults."""
     # "rw" does not create the file. With "ro", SQLite could not read a file in WAL mode that nobody has open.
     uri = f"{file.absolute().as_uri()}?mode=rw"
-    # Do not wait for a lock. If another process holds it, the file is in use, and our own connection will wait for the
-    # lock later.
+    # Do not wait for a lock: whoever holds it uses the file, and our own connection waits for it later.
     with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True, timeout=0)) as found:
         return found.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (_OUR_TABLE,)).fetchone() is not None
     return True
 
 
 def remember(folder: Path, address: Address) -> None:
-    """Record that the database file has our tables.
-
-    Never fails. If the note cannot be stored, nothing is remembered.
-    """
+    """Record that the database file has our tables. Never fails. If the note cannot be stored, there is none."""
     if address.is_sqlite and not State().read(_note(folder, address)):
         State().write(_note(folder, address), f"{address.url.database}\n")
 

@@ -26,9 +26,7 @@ def state_folder() -> Path:
 
 
 class State:
-    """The files of the state folder, by name. The methods never fail. A file that cannot be stored safely is not
-    stored.
-    """
+    """The files of the state folder, by name. The methods never fail: what cannot be stored safely is not stored."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or state_folder()

@@ -176,8 +176,7 @@ def instant_of(run_at: datetime) -> datetime:
         instant = run_at.astimezone(UTC)
     except OverflowError:
         instant = None
-    # Check the range here: a CHECK constraint of the table would also refuse the value, but that error would abort the
-    # user's transaction.
+    # Check the range here, because an error of the table's CHECK would abort the user's transaction.
     if instant is None or not FIRST_RUN_AT <= instant <= LAST_RUN_AT:
         raise UsageError(f"run_at {run_at} is not between {FIRST_RUN_AT.date()} and {LAST_RUN_AT.date()}")
     return instant

@@ -23,8 +23,7 @@ from cronjobs.model import Job, Outcome, in_zone
 
 
 class StopSignal:
-    """A request to stop one attempt: "cancelled", "shutdown", "timeout" or "lease lost". Only the first reason that is
-    set is kept.
+    """A request to stop one attempt: "cancelled", "shutdown", "timeout" or "lease lost". Only the first is kept.
 
     The loop sets the reason, and the handler's thread reads it. No lock is needed, because each of the two threads
     reads or writes only a single attribute.

@@ -44,8 +44,8 @@ from cronjobs.text import one_line
 OnUnknown = Literal["again", "skip", "stop"]
 T = TypeVar("T")
 
-# If the database fails, keep trying to record the result for at least this long, even past the timeout. It is harmful
-# if an effect was carried out but not recorded.
+# If the database fails, keep trying to record the result for at least this long, even past the timeout. An effect that
+# was done but not recorded may be done again.
 LEAST_PATIENCE_S: Final = 5.0
 MOST_PATIENCE_S: Final = 60.0
 # On SQLite, each try waits at least this long for the write lock. Without a wait, a try would never get the lock.
@@ -55,8 +55,7 @@ MOST_WAIT_S: Final = 10.0
 _STEP: Final = re.compile(r"job:[0-9]+:step:")
 
 
-# --- what an attempt does about the record that it finds in the ledger
-# --------------------------------------------------------------------
+# --- what an attempt does about the record that it finds in the ledger ------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class DoneEffect:
-    """Do not run the body of the effect's block. If ``unknown`` is True, the effect may not have happened, but counts
-    as done.
-    """
+    """Do not run the body of the effect's block. If ``unknown``, the effect counts as done, but may not be."""
 
     result: Any = None
     unknown: bool = False
@@ -132,9 +129,7 @@ _ENDS: Final = {
 
 @dataclass
 class Ledger:
-    """Begins and records the effects of one attempt. ``stopped`` returns why the attempt must stop, or None if the
-    attempt may continue.
-    """
+    """Begins and records the effects of one attempt. ``stopped`` returns why the attempt must stop, or None."""
 
     database: Database
     lease: Lease

@@ -48,9 +48,6 @@ __all__ = ["OnConflict"]
 # If the queue is full, a call waits at most this long for room, unless it passes ``wait``.
 WAIT: Final = timedelta(seconds=30)
 LONGEST_WAIT: Final = timedelta(hours=1)
-
-
-_NO_PATIENCE: Final = RoomWait(None)
 _LOGGER: Final = logging.getLogger("cronjobs")
 
 
@@ -381,9 +378,7 @@ def _count_refused(target: Any, schema: str | None, full: QueueFull) -> None:
 
 
 def _results(rows: Sequence[dict[str, Any]], writing: Writing) -> list[Enqueued]:
-    """Return the results of the call. Log the jobs that were dropped. Log the keys of this call that belong to jobs of
-    other types.
-    """
+    """Return the results of the call. Log dropped jobs, and keys that already belonged to jobs of other types."""
     dropped = [events.jobs_dropped(rows[0]["job_type"], *each) for each in sorted(writing.dropped.items())]
     for event in dropped + writing.keys_of_other_types():
         _LOGGER.warning("%s", events.line(event))
@@ -401,7 +396,7 @@ def _patience(wait: Span | None, *, in_own_transaction: bool) -> RoomWait:
             raise UsageError(
                 "wait= needs an Engine: your own transaction would stay open, and keep its locks, while the call waits"
             )
-        return _NO_PATIENCE
+        return RoomWait(None)
     try:
         limit = WAIT if wait is None else duration(wait)
     except ValueError as error:
@@ -412,7 +407,7 @@ def _patience(wait: Span | None, *, in_own_transaction: bool) -> RoomWait:
 
 
 def _write(writing: Writing, connection: Connection) -> None:
-    """Write all rows. Raises an error if a row cannot be written."""
+    """Write all rows, and wait in between for rows that another session has locked."""
     while not writing.write(connection):
         sleep(writing.pause_s())
 

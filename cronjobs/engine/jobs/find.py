@@ -146,9 +146,8 @@ def wait(
         )
     waiting = _Waiting(job_name(id, idempotency_key), timeout)
     while True:
-        job = find(engine, id=id, idempotency_key=idempotency_key, schema=schema)
-        if waiting.is_over(job):
-            assert job is not None
+        job = waiting.existing(find(engine, id=id, idempotency_key=idempotency_key, schema=schema))
+        if job.is_final:
             return job
         sleep(waiting.pause_s(job))
 
@@ -172,9 +171,9 @@ async def wait_async(
     waiting = _Waiting(job_name(id, idempotency_key), timeout)
     while True:
         async with run_sync_of(engine, "wait_async") as run_sync:
-            job = await run_sync(lambda sync: find(sync, id=id, idempotency_key=idempotency_key, schema=schema))
-        if waiting.is_over(job):
-            assert job is not None
+            found = await run_sync(lambda sync: find(sync, id=id, idempotency_key=idempotency_key, schema=schema))
+        job = waiting.existing(found)
+        if job.is_final:
             return job
         await asyncio.sleep(waiting.pause_s(job))
 
@@ -193,16 +192,15 @@ class _Waiting:
         self._give_up_at = SYSTEM.monotonic() + self._limit.total_seconds()
         self._pause_s: float = FIRST_PAUSE_S
 
-    def is_over(self, job: FoundJob | None) -> bool:
+    def existing(self, job: FoundJob | None) -> FoundJob:
         if job is None:
             raise NoSuchJob(str(self._name))
-        return job.is_final
+        return job
 
-    def pause_s(self, job: FoundJob | None) -> float:
+    def pause_s(self, job: FoundJob) -> float:
         """Return the seconds until the next query. Raises TimeoutError when the time is up."""
         left_s = self._give_up_at - SYSTEM.monotonic()
         if left_s <= 0:
-            assert job is not None
             due = f", due at {job.next_try.isoformat(timespec='seconds')}" if job.next_try else ""
             raise TimeoutError(
                 f"{self._name} is still {job.status} after {duration_text(self._limit)}{due}; this timeout does not "
@@ -213,8 +211,7 @@ class _Waiting:
         return pause
 
 
-# --- look up one job, on any connection
-# ---------------------------------------------------------------------------------------
+# --- look up one job, on any connection -------------------------------------------------------------------------------
 
 
 def job_name(id_: int | None, key: Key | None) -> JobName:

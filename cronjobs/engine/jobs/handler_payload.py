@@ -56,8 +56,7 @@ class HandlerPayload:
                 else:
                     self._rest = self._check(parameter.name, annotation)
             if parameter.default is parameter.empty and parameter.kind not in _REST:
-                # ``required`` includes positional-only parameters, which no payload can fill, so such a handler fits no
-                # payload.
+                # No payload can fill a positional-only parameter, so a handler that requires one fits no payload.
                 required.add(parameter.name)
         self._plain = {name: check.plain for name, check in self._checks.items()}
         self._required = frozenset(required)
@@ -178,9 +177,7 @@ def _read_by_pydantic(annotation: Any) -> Callable[[Any, Path, Misfits], Any]:
 
 @functools.cache
 def _has_pydantic() -> bool:
-    """Return whether pydantic 2.7 or newer is installed. Do not import pydantic, because that would cost each tick 0.1
-    s.
-    """
+    """Return whether pydantic 2.7 or newer is installed. Importing it to find out would cost each tick 0.1 s."""
     # Imported only for handlers whose annotations need pydantic.
     from importlib import metadata
 

@@ -60,8 +60,7 @@ DROPPED: Final = Inserted(None, False, None)
 
 
 class Writing:
-    """Inserts the jobs of one call, as rows made by ``row_of``. Rows that another session has locked are left for the
-    next call of ``write``.
+    """Inserts the jobs of one call, as rows made by ``row_of``. The next ``write`` tries the locked ones again.
 
     ``dropped`` counts, per queue, the jobs that were dropped because the queue was full.
     """
@@ -119,9 +118,7 @@ class Writing:
         return [self._found[place] for place in self._places]
 
     def keys_of_other_types(self) -> list[Event]:
-        """Return an event for each other job type whose jobs already had keys of this call. Keys are shared by all job
-        types.
-        """
+        """Return an event for each other job type that already used keys of this call. All types share their keys."""
         found: dict[tuple[str, str, bool], list[int]] = {}
         for row, put in zip(self._rows, self.puts(), strict=True):
             if put.id is not None and put.had_key is not None and put.had_key != row["job_type"]:
@@ -203,14 +200,12 @@ class Writing:
     def _settle(self, place: Place, put: Inserted) -> None:
         self._found[place] = put
         del self._left[place]
-        # The place is still in this dict if its job was waiting when we looked it up, and a runner has claimed the job
-        # since.
+        # Still in ``_to_replace`` if the job was waiting when we looked it up, and a runner has claimed it since.
         self._to_replace.pop(place, None)
 
 
 class RoomWait:
-    """Waits, on behalf of one call, for room in a full queue whose ``on_full`` is "wait". The pauses grow, with some
-    jitter.
+    """Waits, for one call, for room in a full queue whose ``on_full`` is "wait". The pauses grow, with some jitter.
 
     If *limit* is None, the call does not wait.
     """

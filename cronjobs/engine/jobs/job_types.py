@@ -51,22 +51,21 @@ class JobType:
     max_memory: int | None = None  # in bytes; only for a process
     on_shutdown: OnShutdown = "release"
     on_lost: OnLost = "retry"
-    # If the value is "each", each outcome is committed before the worker starts another job.
+    # With "each", each outcome is committed before the worker starts another job.
     durable: Durable = "group"
     exit_codes: ExitCodes = field(default_factory=ExitCodes)  # for commands
     # If False, nobody chose the timeout: it is the default, and does not show how long the work takes.
     timeout_declared: bool = True
     executor: str | None = None  # the cluster that runs the handler, or None for this host
-    # True if jobs of this type run in a process only because their runners crashed, and not because of the type's
-    # settings.
+    # True if the type's jobs run in a process because their runners crashed, and not because of its settings.
     for_crashes: bool = False
 
     @property
     def starts_at_once(self) -> bool:
         """Whether a job of this type is claimed only when a worker is free to start it.
 
-        A job that must not be lost must not be claimed early and then wait here behind other jobs. A job for a cluster
-        must not wait here either, because it would look as if the job waited for a worker of the cluster.
+        A job that must not be lost must not wait here behind other jobs: this process may die meanwhile. Nor must a job
+        for a cluster, because it would look as if the job waited for a worker of the cluster.
         """
         return self.on_lost == "dead" or self.executor is not None
 
@@ -74,16 +73,13 @@ class JobType:
     def stop_grace(self) -> timedelta:
         """How long it takes to stop the process of a job that has timed out.
 
-        A type that is isolated only because its runners crashed gets no grace. Otherwise a job whose timeout just fits
-        into a tick would no longer fit, and could not start while its type is isolated.
+        A type that is isolated only because its runners crashed gets no grace. With a grace, a job whose timeout just
+        fits into a tick could not start while its type is isolated.
         """
         return PROCESS_GRACE if self.isolation == "process" and not self.for_crashes else timedelta(0)
 
     def is_long(self, longest_in_tick: timedelta) -> bool:
-        """Return whether an attempt may take longer than a tick has time for.
-
-        Such a job gets a process that outlives the tick.
-        """
+        """Return whether an attempt may take longer than a tick has time for. Its process then outlives the tick."""
         return self.timeout > longest_in_tick
 
 
@@ -278,7 +274,7 @@ def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) ->
     return None
 
 
-def policy_of(job_type: JobType, run: RunSettings, *, runner: timedelta | None = None) -> AttemptPolicy:
+def policy_of(job_type: JobType, run: RunSettings, *, runner: timedelta | None) -> AttemptPolicy:
     """Return the policy for an attempt of *job_type* that starts now.
 
     *runner* is the longest time that the attempt's process can run. None means that the process's time is not limited.

@@ -70,17 +70,15 @@ P = ParamSpec("P")  # the same parameters without ctx. They make up the payload
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-
-# Some handlers pass their payload on to another function, as a Django task does. Such a handler has this attribute. The
-# attribute's value is a function that takes a payload whose names fit the handler. That function returns why the
-# payload does not fit the other function, or None if the payload fits.
+# A handler that passes its payload on to another function, as a Django task does, has this attribute. Its value is a
+# function that returns why a payload, whose names fit the handler, does not fit the other function, or None.
 INNER_FAULT: Final = "cronjobs_inner_fault"
 
 
 def signature_of(function: Handler) -> inspect.Signature:
     """Return the signature of *function*. Raises whatever the evaluation of the annotations raises."""
-    # Since Python 3.14, annotations are evaluated only when the signature is read. Some names in them exist only for
-    # type checkers, so leave names that cannot be resolved as they are.
+    # Python 3.14 evaluates annotations when the signature is read. Leave names that only type checkers know as they
+    # are.
     if sys.version_info >= (3, 14):
         from annotationlib import Format
 
@@ -164,15 +162,11 @@ class Registration:
         return None if inner is None else inner(payload)
 
     def decoded(self, payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], Misfits]:
-        """Return the handler's arguments for *payload*, and the values that do not fit. *payload*'s names must already
-        fit.
-        """
+        """Return the handler's arguments for *payload*, whose names must fit, and the values that do not fit."""
         return self.accepts.decode(payload)
 
     def encoded(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return *payload* as JSON. Its values may have the types that the handler's annotations name. Raises
-        PayloadError.
-        """
+        """Return *payload*, whose values may have the annotated types, as JSON. Raises PayloadError."""
         if self.fault is not None:
             # The handler cannot run here, so its payload cannot be checked here either.
             return payload
@@ -198,9 +192,7 @@ class Registration:
             return "(…)"
 
     def payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call, without ctx, as keyword arguments. Raises TypeError if the call itself would
-        raise it.
-        """
+        """Return the arguments of a call by name, without ctx. Raises TypeError if the call itself would."""
         try:
             bound = self.signature.bind(*([None] if self.takes_ctx else []), *args, **kwargs)
         except TypeError as error:

@@ -26,10 +26,7 @@ from cronjobs.model import Failed, Finished, Job, RetryPolicy, Succeeded
 
 @dataclass
 class OwnTransaction:
-    """Lets an attempt record its own success.
-
-    ``check`` raises Cancelled if the job has to stop. ``worker`` is the name of the attempt's thread.
-    """
+    """Lets an attempt record its own success. ``check`` raises Cancelled if it must stop. ``worker`` is its thread."""
 
     database: Database
     job: Job
@@ -47,8 +44,7 @@ class OwnTransaction:
 
     @contextmanager
     def transaction(self, result: Callable[[], Any]) -> Iterator[Connection]:
-        """Open a transaction on the jobs database. At the end of the block, *result* is called. It returns the job's
-        result.
+        """Open a transaction on the jobs database. At its end, *result* is called, and returns the job's result.
 
         Raises LeaseLost or TransactionTooLong instead of committing.
         """
@@ -103,8 +99,7 @@ class OwnTransaction:
             )
 
     def not_committed(self) -> Failed | None:
-        """Return the outcome of a handler that called ``finish`` and did not commit. Return None if the handler did not
-        call ``finish``.
+        """Return the outcome if the handler called ``finish`` and did not commit, or None if it did not call it.
 
         If the handler did commit, this outcome is never written: the job has already ended, so the fence rejects the
         write.

@@ -29,10 +29,7 @@ def did_nothing(error: BaseException, handled_before: BaseException | None = Non
 
 
 def _chain(error: BaseException, handled_before: BaseException | None) -> Iterator[tuple[BaseException, bool]]:
-    """Yield *error* and all errors behind it.
-
-    Yield each with True if it is a root cause, which has no error behind it.
-    """
+    """Yield *error* and all errors behind it, each with True if it is a root cause, with none behind it."""
     waiting, seen = [error], {id(handled_before)}
     while waiting:
         each = waiting.pop()
@@ -54,9 +51,7 @@ def _may_have_arrived(error: BaseException) -> bool:
 
 
 def _urllib3_retried(error: BaseException) -> bool:
-    """Return whether urllib3 retried the call. urllib3 retries by calling itself, and the error of such a call shows
-    only the last try.
-    """
+    """Return whether urllib3 retried the call. It retries by calling itself, and its error shows only the last try."""
     tries = {
         frame
         for frame, _ in walk_tb(error.__traceback__)

@@ -2,8 +2,7 @@
 
 This module checks types that JSON itself has, such as ``int``, ``list[str]`` and ``dict[str, float] | None``. It
 imports nothing for that. For dates, dataclasses, models and the like, ``payload_pydantic`` uses pydantic, from the
-extra ``cronjobs[types]``. An annotation that we do not know, or cannot resolve, is not checked. Such an annotation is
-never an error.
+extra ``cronjobs[types]``. An annotation that we do not know, or cannot resolve, is no error: it is not checked.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from uuid import UUID
 from cronjobs.text import one_line
 
 Path = tuple[str | int, ...]
-# A function that returns what the handler gets for a JSON value. If the value does not fit, the function adds a misfit,
-# and raises nothing.
+# Returns what the handler gets for a JSON value. If the value does not fit, adds a misfit, and raises nothing.
 Read = Callable[[Any, Path, "Misfits"], Any]
 
 # The error names at most this many misfits of one payload.
@@ -68,9 +66,7 @@ class Misfits:
 
 @dataclass(frozen=True)
 class Check:
-    """The check for one annotation. ``plain`` contains the classes of JSON values that fit and that the handler gets
-    unchanged.
-    """
+    """The check for one annotation. ``plain`` has the classes of JSON values that fit and stay unchanged."""
 
     words: str
     read: Read
@@ -85,10 +81,7 @@ UNCHECKED: Final = Check("anything", lambda value, path, misfits: value, ANY_JSO
 
 
 def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *annotations*, with those that are strings resolved in the scope *names*.
-
-    An annotation that cannot be resolved becomes ``Any``. The other annotations are still resolved.
-    """
+    """Return *annotations* with strings resolved in the scope *names*, or replaced by ``Any`` if that is impossible."""
     found = {}
     for name, annotation in annotations.items():
         one = types.SimpleNamespace(__annotations__={name: annotation})
@@ -274,19 +267,14 @@ def one_of(values: Sequence[Any]) -> str:
 
 
 def _union(members: Sequence[Check]) -> Check:
-    """Return the check for a union.
-
-    The members are tried in the order in which they are written, but float is tried last. The first member that fits is
-    used.
-    """
+    """Return the check for a union. It uses the first member that fits, in written order, but float last."""
     members = sorted(members, key=lambda member: member is _FLOAT)
     words = " or ".join(dict.fromkeys(member.words for member in members))
     others = [member for member in members if member is not _NULL]
 
     def read(value: Any, path: Path, misfits: Misfits) -> Any:
         if len(others) == 1 and value is not None and value.__class__ not in SCALARS:
-            # There is only one member besides null. Report what is wrong inside the value, not only that the value does
-            # not fit.
+            # With one member besides null, report what is wrong inside the value, not only that it does not fit.
             return others[0].read(value, path, misfits)
         for member in members:
             trial = Misfits()

@@ -14,9 +14,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Cap:
-    """The cap of a queue: at most ``max_waiting`` jobs may wait. ``on_full`` decides what happens to a job that is one
-    too many.
-    """
+    """The cap of a queue: ``max_waiting`` jobs may wait, and ``on_full`` decides what happens to one more."""
 
     queue: str
     max_waiting: int

@@ -1,5 +1,4 @@
-"""Group deaths of jobs by cause. Two deaths have the same cause if their job type, error class and normalised error
-text are the same.
+"""Group deaths of jobs by cause. Deaths with the same job type, error class and normalised error text share a cause.
 
 Commands, alerts and cron's mail all use this rule. Pure, and linear in the number of rows.
 """
@@ -21,10 +20,7 @@ _SETTLE, _DONE = str(EffectUnknown("KEY")).split("KEY")
 
 
 class CauseName(NamedTuple):
-    """The name of a cause: the facts that all its deaths share.
-
-    ``message`` is the error's first line, masked and ``normalised``.
-    """
+    """The name of a cause. ``message`` is the first line of its deaths' error, masked and ``normalised``."""
 
     job_type: str
     error_type: str | None
@@ -50,9 +46,7 @@ class CauseName(NamedTuple):
 
 
 def cause_of(job_type: str, error_type: str | None, error: str | None) -> CauseName:
-    """Return the cause of a death. *error* is the text of the error, or at least the beginning that ``normalised``
-    reads.
-    """
+    """Return the cause of a death. Of the *error*, at least the beginning that ``normalised`` reads is needed."""
     return CauseName(job_type, error_type, normalised(error or ""))
 
 

@@ -1,5 +1,4 @@
-"""Apply the file's ``limits:`` to due jobs. A limit says how many jobs with certain concurrency keys may run at once.
-Pure.
+"""Apply the file's ``limits:`` on the jobs that run at once, by concurrency key, to due jobs. Pure.
 
 (For options that restrict one tick, such as ``--queue``, see ``tick.result.TickFilter``.)
 """
@@ -16,8 +15,7 @@ _IS_BAD: Final = ' in the file is bad ("cronjobs check" says why), so no job tha
 
 @dataclass(frozen=True)
 class Limit:
-    """At most ``most`` jobs whose concurrency_key begins with ``prefix`` run at once, and at most ``each`` of them with
-    the same key.
+    """At most ``most`` jobs whose key begins with ``prefix`` run at once, and at most ``each`` of them per key.
 
     None means any number. If the entry in the file cannot be read, ``most`` is 0. Then no such job starts before the
     entry is fixed.
@@ -43,10 +41,7 @@ class Limit:
 
 
 def in_the_past(reached: str) -> str:
-    """Return *reached*, a sentence of ``Limit.reached``, in the past tense.
-
-    A tick recorded the sentence some time ago. Since then the limit may have changed, or may have room again.
-    """
+    """Return *reached*, a sentence that a tick recorded from ``Limit.reached``, in the past tense."""
     if reached.endswith(_IS_BAD):
         return reached.removesuffix(_IS_BAD) + " in the file was bad, so no job that it limits began"
     return '" was reached ('.join(reached.rsplit('" is reached (', 1)) if reached.startswith('limit "') else reached
@@ -99,9 +94,7 @@ class _Slots:
                 self._together[limit.prefix] += count
 
     def reached(self, key: str) -> Limit | None:
-        """Return the first reached limit that applies to *key*, or None. A job may start only if each limit that
-        applies has room.
-        """
+        """Return the first reached limit that applies to *key*, or None. A job may start only if none is reached."""
         return next((limit for limit in self._limits if limit.counts(key) and self._is_reached(limit, key)), None)
 
     def _is_reached(self, limit: Limit, key: str) -> bool:
@@ -117,10 +110,7 @@ def closed(limits: Sequence[Limit]) -> tuple[Limit, ...]:
 
 
 def reached(limits: Sequence[Limit], running: Mapping[str, int], key: str | None) -> Limit | None:
-    """Return a limit that prevents the start of a job with *key*, or None if the job may start.
-
-    *running* has the number of running jobs of each key.
-    """
+    """Return a limit that stops a job with *key*, or None. *running* has the number of running jobs of each key."""
     return None if key is None else _Slots(limits, running).reached(key)
 
 
@@ -162,8 +152,7 @@ def waiting_by_limit(limits: Sequence[Limit], running: Mapping[str, int], due: M
 def choose(
     candidates: Sequence[Candidate], limits: Sequence[Limit], running: Mapping[str, int], *, before: int, free: int
 ) -> Choice:
-    """Take the candidates in order, but leave out a candidate for which a limit is reached. Each job that is taken
-    counts towards the limits.
+    """Take the candidates in order, but leave out those whose limit is reached. Each one taken counts towards it.
 
     *free* is the number of workers that can start a job at once, and *before* is the number of jobs already taken. A
     ``no_prefetch`` candidate that would come after the first *free* jobs is left for a later claim, with all candidates

@@ -1,5 +1,4 @@
-"""Find job types that crash their runners. After two runners died with jobs of a type, the type's jobs run in child
-processes.
+"""Find job types that crash their runners. After two deaths of runners, a type's jobs run in child processes.
 
 Pure. A crash in a thread kills the whole process. Afterwards, nobody can distinguish the job that crashed from the
 other jobs that the dead runner held. So a type is only suspected at first. A job that ends cleanly, in a thread or in a
@@ -28,9 +27,8 @@ _CRASHES: Final = ("SIG", "signal ", "exit-", "LauncherDied")
 class Crashing:
     """A job type whose jobs were held by runners that died.
 
-    The type is ``suspected`` after one death of a runner, and counts as crashing after two deaths.
-
-    The first clean end clears a suspected type. CLEAN_ENDS clean ends in a row clear a crashing type.
+    The type is ``suspected`` after one death of a runner, and counts as crashing after two. The first clean end clears
+    a suspected type, and CLEAN_ENDS clean ends in a row clear a crashing type.
     """
 
     job_type: str
@@ -79,10 +77,7 @@ class EndCounts:
 
 
 def count_ends(finished: Iterable[Finished]) -> Mapping[str, EndCounts]:
-    """Count ends by job type.
-
-    Ends that do not show whether the type crashes are left out: jobs that were cancelled, interrupted or not started.
-    """
+    """Count ends by job type, without jobs that were cancelled, interrupted or not started: these show nothing."""
     found: dict[str, EndCounts] = {}
     for end in finished:
         so_far = found.get(end.job.job_type, EndCounts())

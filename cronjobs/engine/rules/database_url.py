@@ -13,10 +13,7 @@ _BEGINNING: Final = re.compile(r"([A-Za-z][A-Za-z0-9]*)(\+\w+)?://")
 
 
 def url_fault(url: str) -> str | None:
-    """Return why *url* cannot be used, or None.
-
-    The text never quotes the URL, because a URL may contain a password.
-    """
+    """Return why *url* cannot be used, or None. The text never quotes the URL, which may contain a password."""
     if not is_utf8(url):
         return "the URL is not UTF-8 text: choose a file whose path is valid UTF-8"
     if not url.strip():

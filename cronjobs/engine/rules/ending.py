@@ -100,8 +100,7 @@ def _finish(finished: Finished, transition: Transition, ended_ago: timedelta) ->
     result, error = None, getattr(outcome, "error", None)
     if isinstance(outcome, Succeeded):
         if outcome.result is None and outcome.note is None and finished.output is None:
-            # This is the common case.
-            return finish
+            return finish  # the common case
         result, note = result_json(outcome.result)
         error = outcome.note or note
     return finish._replace(
@@ -122,7 +121,7 @@ def as_stopped(outcome: Outcome, reason: str | None, *, process: bool, late: Tim
     if reason == "cancelled" and isinstance(outcome, Failed | Interrupted | TimedOut):
         # The job was cancelled, so it does not matter what the handler raised while it stopped.
         return CancelledByRequest()
-    if reason == "shutdown" and process and _was_terminated(outcome):
+    if reason == "shutdown" and process and isinstance(outcome, Failed) and outcome.error_type in ("SIGTERM", "SIGINT"):
         # If systemd stops a whole service, the runner's children get the signal too. Such a child did not fail by
         # itself.
         return Interrupted()
@@ -131,12 +130,8 @@ def as_stopped(outcome: Outcome, reason: str | None, *, process: bool, late: Tim
     return outcome
 
 
-def _was_terminated(outcome: Outcome) -> bool:
-    return isinstance(outcome, Failed) and outcome.error_type in ("SIGTERM", "SIGINT")
-
-
 def plain_end(finished: Finished, why: str) -> Finished:
-    """Return the same end with plain values only. Use this function for an end that could not be decided or written.
+    """Return the same end with plain values only, for an end that could not be decided or written.
 
     A success stays a success. Any other outcome becomes a failure, which the default policy retries.
     """
@@ -153,10 +148,7 @@ def plain_end(finished: Finished, why: str) -> Finished:
 
 
 def as_cancelled(decided: Decided, said: str) -> Decided:
-    """Return *decided*, changed for a job that was cancelled while its attempt ran.
-
-    The job is cancelled, whatever the attempt's outcome is.
-    """
+    """Return *decided*, changed for a job that was cancelled during its attempt, whatever the attempt's outcome is."""
     return decided._replace(
         finished=decided.finished._replace(outcome=CancelledByRequest(said)),
         transition=decided.transition._replace(status=Status.CANCELLED, run_at=None, delay=None),
@@ -164,9 +156,7 @@ def as_cancelled(decided: Decided, said: str) -> Decided:
 
 
 def succeeded_itself(decided: Decided) -> Decided:
-    """Return *decided*, changed for an attempt that has already committed its own success. A later error becomes a
-    note.
-    """
+    """Return *decided*, changed for an attempt that committed its own success. A later error becomes a note."""
     outcome, note = decided.finished.outcome, None
     error = getattr(outcome, "error", None)
     if isinstance(outcome, Succeeded):
@@ -180,9 +170,7 @@ def succeeded_itself(decided: Decided) -> Decided:
 
 
 def late_output(finish: Finish) -> Finish | None:
-    """Return *finish* as the history row to add for an attempt that succeeded in its own transaction. None if no row is
-    needed.
-    """
+    """Return the history row to add for an attempt that succeeded in its own transaction, or None if none is needed."""
     if _is_moot(finish) or finish.outcome == "succeeded":
         finish = finish._replace(error=None, error_type=None, traceback=None)
     return finish if finish.error or finish.output else None
@@ -202,10 +190,7 @@ def running_row(job: Job, outcome: Outcome, duration: timedelta, worker: str, ou
 
 
 def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every: timedelta) -> Decided:
-    """Decide the end of an attempt whose runner is gone.
-
-    All rules come from *policy*, because the host that recovers the job may not know the job type.
-    """
+    """Decide the end of an attempt whose runner is gone, by *policy* alone: this host may not know the job type."""
     job = expired.job._replace(retry_until=policy.retry_until)
     finished = Finished(job, outcome_of_expired(expired))
     # Give no reason for a run of "cronjobs exec": cron starts the next run anyway, whatever the result of this one.
@@ -234,8 +219,8 @@ def outcome_of_expired(expired: Expired) -> Outcome:
         case "interrupted":
             return Interrupted(expired.error or "interrupted by shutdown")
         case other:
-            # A newer version of cronjobs wrote this outcome. The attempt did end, so count it as a failure. To treat it
-            # as lost would run it again without costing a try.
+            # A newer version of cronjobs wrote this outcome. The attempt did end. As lost, it would run again without
+            # costing a try.
             return Failed(expired.error or f"ended as {other}", expired.error_type or "Unknown")
 
 

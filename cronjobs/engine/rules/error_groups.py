@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from cronjobs.masking import hide
 
-# Keep at most this many groups in memory. The most frequent errors are read first, so the errors outside these groups
-# are rare.
+# Keep at most this many groups in memory. The most frequent errors are read first, so few are left out.
 GROUPS_AT_MOST: Final = 5000
 # Read at most this many pairs of error type and error text. Jobs with any other pair are only counted.
 ROWS_AT_MOST: Final = 20_000
@@ -93,10 +92,7 @@ def _placeholder(part: re.Match[str]) -> str:
 
 
 def _word(word: str) -> str:
-    """Return the placeholder for *word*, if it is a number or an id.
-
-    In a name such as "utf8", replace only the digits.
-    """
+    """Return the placeholder of a number or an id. In a name such as "utf8", replace only the digits."""
     letters = "".join(character for character in word if character.isalpha())
     if not letters:
         return "<n>"

@@ -19,9 +19,7 @@ LOCKED_ROW_S: Final = 0.25
 
 
 class Lease(NamedTuple):
-    """The right to run one attempt. The fields of the lease are the fence: each write of the attempt compares them with
-    the job's row.
-    """
+    """The right to run one attempt. Its fields are the fence: each write of the attempt compares them with the row."""
 
     job_id: int
     attempt: int
@@ -38,10 +36,7 @@ def lease_of(job: Job) -> Lease:
 
 
 class Report(NamedTuple):
-    """A report of a running attempt. It is written together with the renewal of the lease.
-
-    If ``live_output`` is None, the job's row keeps its old output.
-    """
+    """A report of a running attempt, written with the renewal. Without ``live_output``, the row keeps its output."""
 
     lease: Lease
     reported: Reported
@@ -49,8 +44,7 @@ class Report(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """The end of one attempt, as the store writes it: the job's next state and, unless ``outcome`` is None, the history
-    row.
+    """The end of one attempt, as the store writes it: the job's next state and, with an ``outcome``, the history row.
 
     ``ended_ago`` and ``duration`` are spans, because instants must come from the database's clock. If ``duration`` is
     None, the attempt began when it was claimed. Texts are already cleaned and capped. ``result`` is JSON text.
@@ -74,8 +68,7 @@ class Finish(NamedTuple):
 
     @staticmethod
     def columns(ends: Sequence[Finish]) -> list[Sequence[Any]]:
-        """Return one list of values for each field of *ends*, in the order of the fields. The lease gives three lists,
-        which come first.
+        """Return one list of values per field of *ends*, in the order of the fields, but the lease's three come first.
 
         Spans are in seconds.
         """
@@ -130,8 +123,8 @@ def heartbeat_s(lease_s: float) -> float:
 def next_renewal(first_leased: float, renewed_at: float, lease_s: float) -> float:
     """Return when to renew all leases next, on the monotonic clock, or infinity if no lease is held.
 
-    That is one heartbeat after *first_leased*, the time at which the oldest lease was written. *renewed_at* is the time
-    of the last renewal. A lease whose row was locked at that time is tried again soon after it.
+    That is one heartbeat after *first_leased*, when the oldest lease was written. If its row was locked at the last
+    renewal, *renewed_at*, try again LOCKED_ROW_S after that.
     """
     every_s = heartbeat_s(lease_s)
     return max(first_leased + every_s, renewed_at + min(LOCKED_ROW_S, every_s))

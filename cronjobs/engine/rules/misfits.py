@@ -22,7 +22,7 @@ LEAST: Final = timedelta(minutes=15)
 LATELY: Final = timedelta(minutes=15)
 MOST: Final = timedelta(hours=24)
 OUTLIVED: Final = f"given up: no code has accepted it for {MOST // timedelta(hours=1)} hours"
-# What a retry of a job does that died as a misfit.
+# What happens if somebody retries a job that died as a misfit.
 FAILS_AGAIN: Final = "fails again unless its handler or its payload is changed first"
 # Stands for the code version of a tick that ended before it had loaded its handlers.
 UNKNOWN_CODE: Final = "?"

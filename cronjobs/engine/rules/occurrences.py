@@ -23,8 +23,7 @@ class Range:
 
 # The ledger's reason begins with this if a wrong clock made the occurrence run early.
 RAN_EARLY: Final = "ran early at"
-# In a reason that begins with RAN_EARLY, this is followed by the number of the job's attempts so far. The clock was
-# correct for any later attempt.
+# In a reason with RAN_EARLY, the number of the job's attempts so far follows this. The clock was right for later ones.
 UP_TO_ATTEMPT: Final = ", up to attempt"
 # A reason of ``not_made_up_reason`` begins with this.
 NOT_MADE_UP: Final = "catch_up: latest leaves it to the run for"
@@ -86,11 +85,10 @@ def ledger_reason(policy: str, *, paused: bool) -> str:
 
 
 def not_made_up_reason(into: datetime, settled: str | None) -> str:
-    """Return the reason for occurrences that ``catch_up: latest`` leaves to the run for *into*, if that run does not
-    happen either.
+    """Return the reason for occurrences that ``catch_up: latest`` leaves to a run for *into* that will not happen.
 
-    The occurrence *into* was already settled, with the reason *settled*, because a tick whose clock was ahead ran it
-    early, or because somebody wrote to the ledger.
+    *into* was already settled, with the reason *settled*: a tick whose clock was ahead ran it early, or somebody wrote
+    to the ledger.
     """
     why = settled if (settled or "").startswith(RAN_EARLY) else "was settled before"
     return f"{NOT_MADE_UP} {into.isoformat()}, which {why}"

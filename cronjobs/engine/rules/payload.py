@@ -25,9 +25,7 @@ _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 @dataclass(frozen=True)
 class BadJson:
-    """Stands in for an unreadable JSON value that plain SQL wrote, so that one such row never prevents other jobs from
-    running.
-    """
+    """Stands in for an unreadable JSON value from plain SQL, so that one such row never stops other jobs."""
 
     reason: str
     what: str = "payload"
@@ -69,8 +67,7 @@ def read_json(value: str | bytes) -> Any:
 
 
 def too_deep(text: str, value: Any) -> bool:
-    """Return whether *value* is nested too deeply for code that recurses once per level. *value* was parsed from
-    *text*.
+    """Return whether *value*, parsed from *text*, is nested too deeply for code that recurses once per level.
 
     The parser does not detect such a value: since Python 3.12, it may recurse deeper than functions written in Python.
     """
@@ -135,10 +132,7 @@ def check_meta(meta: Any) -> dict[str, str]:
 
 
 def result_json(result: Any) -> tuple[str | None, str | None]:
-    """Return a handler's result as JSON text, or None and the reason why it was not kept.
-
-    Never raises, because the handler's work is already done.
-    """
+    """Return a handler's result as JSON text, or None and why it was not kept. Never raises: the work is done."""
     if result is None:
         return None, None
     try:

@@ -1,9 +1,8 @@
 """Read payload values with pydantic, strictly and from JSON text.
 
-Only this module imports pydantic. The module is imported only when it is first needed. pydantic reads containers,
-unions, dataclasses, TypedDicts and models. We change pydantic's schema where docs/how-to/payloads.md promises another
-behaviour. The changes concern the accepted texts for dates and the like, floats for a Decimal, and the order of a
-union's members.
+Only this module imports pydantic, and only a value that needs pydantic imports this module. pydantic reads containers,
+unions, dataclasses, TypedDicts and models. We change its schema where docs/how-to/payloads.md promises another
+behaviour: the accepted texts for dates and the like, floats for a Decimal, and the order of a union's members.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ class PydanticReader:
     def __call__(self, value: Any, path: Path, misfits: Misfits) -> Any:
         self._trials = 0
         try:
-            # Put the value into a list. Then the path of every error begins with an index, even if the error concerns
-            # the whole value.
+            # In a list, the path of every error begins with an index, even if the error concerns the whole value.
             return self._validator.validate_json(json.dumps([value]))[0]
         except ValidationError as error:
             for each in error.errors(include_url=False, include_input=False):
@@ -102,11 +100,7 @@ class PydanticReader:
         return changed
 
     def _union(self, choices: Sequence[Any]) -> Schema:
-        """Return a union's schema.
-
-        pydantic tries the members in the order in which they are written, but float last. It uses the first member that
-        fits.
-        """
+        """Return a union's schema. pydantic uses the first member that fits, in written order, but float last."""
         members = [choice[0] if isinstance(choice, tuple) else choice for choice in choices]
         members.sort(key=lambda member: bool(member["type"] == "float"))
         return {
@@ -123,8 +117,7 @@ class PydanticReader:
         raise ValueError
 
 
-# A schema contains other schemas under these keys. "serialization" is left out. The keys of the user's own values,
-# which are defaults and metadata, are left out too.
+# A schema contains other schemas under these keys. Left out: "serialization", and the user's own defaults and metadata.
 _NESTED: Final = frozenset(
     {"schema", "items_schema", "keys_schema", "values_schema", "extras_schema", "arguments_schema", "json_schema"}
     | {"python_schema", "lax_schema", "strict_schema", "choices", "fields", "steps", "definitions"}
@@ -132,9 +125,7 @@ _NESTED: Final = frozenset(
 
 
 def _schema_of(annotation: Any) -> Any:
-    """Return pydantic's schema of *annotation*. In a dataclass, a name that only the type checker knows counts as
-    ``Any``.
-    """
+    """Return pydantic's schema of *annotation*. In a dataclass, a name that only type checkers know is ``Any``."""
     config = ConfigDict(arbitrary_types_allowed=True)
     known: set[str] = set()
     while True:
@@ -168,14 +159,11 @@ def _typed_dicts_of_typing() -> Iterator[None]:
         _generate_schema._SUPPORTS_TYPEDDICT = before
 
 
-# --- types that we read ourselves
-# -----------------------------------------------------------------------------------------------
+# --- types that we read ourselves -------------------------------------------------------------------------------------
 
 
 def _leaf(words: str, read: Callable[[Any], Any], then: Schema | None = None) -> Any:
-    """Return a schema that calls *read*. *read* raises ValueError for anything but *words*. *then* checks the result of
-    *read*.
-    """
+    """Return a schema that calls *read*, which raises ValueError for anything but *words*, and then checks *then*."""
 
     def checked(value: Any) -> Any:
         try:
@@ -192,10 +180,7 @@ def _leaf(words: str, read: Callable[[Any], Any], then: Schema | None = None) ->
 
 
 def _matching(pattern: str, parse: Callable[[str], Any]) -> Callable[[Any], Any]:
-    """Return a function that parses only texts that match *pattern*.
-
-    Python's own parsers also accept texts that nobody writes on purpose, like "1_000".
-    """
+    """Return a function that parses only texts that match *pattern*: Python's parsers also accept "1_000"."""
     expression = re.compile(pattern)
 
     def read(value: Any) -> Any:
@@ -235,10 +220,7 @@ def _enum(schema: Schema) -> Any:
 
 
 def _one_of(members: Sequence[Any], flags: Callable[[int], Any] | None = None) -> Any:
-    """Return the schema of an Enum or a Literal.
-
-    A member is found by its value, and ``True`` does not count as ``1``.
-    """
+    """Return the schema of an Enum or a Literal. A member is found by its value, and ``True`` is not ``1``."""
     values = [member.value if isinstance(member, Enum) else member for member in members]
     known: dict[Any, Any] = {}
     for value, member in zip(values, members, strict=True):
@@ -302,10 +284,7 @@ _LIMITS: Final = frozenset(
 
 
 def _words(error: Any) -> str:
-    """Return what is wrong with a value, from the type of the error and the annotation.
-
-    pydantic's own message is not used, because it may contain the value.
-    """
+    """Return what is wrong with a value. pydantic's own message is not used, because it may contain the value."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == OURS:
         return str(error["msg"])

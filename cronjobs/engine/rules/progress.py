@@ -1,6 +1,4 @@
-"""The progress of a running attempt: what the attempt reports, what the job's row stores, and when an estimate of the
-time left makes sense. Pure.
-"""
+"""A running attempt's progress: as reported, as stored, as shown, and as a basis for the time left. Pure."""
 
 from __future__ import annotations
 
@@ -68,13 +66,11 @@ def progress_line(line: str) -> HowFar | None:
     return progress(float(found[1]), None if found[2] is None else float(found[2]), (found[3] or "").strip() or None)
 
 
-# --- what the job's row stores
-# -----------------------------------------------------------------------------------------------
+# --- what the job's row stores ----------------------------------------------------------------------------------------
 
 
 class Reported(NamedTuple):
-    """The report of a running attempt. ``output_end`` is the number of bytes that the attempt had printed at the end of
-    its stored live output.
+    """The report of a running attempt. ``output_end`` is where its stored live output ends, in bytes printed.
 
     ``ran_s`` and ``first_s`` are seconds after the claim. ``progress`` was reported at ``ran_s``. At ``first_s``,
     ``first`` units were done. Between these two times the total stayed the same and the progress never went back, so
@@ -101,9 +97,7 @@ def row_value(reported: Reported) -> str:
 
 
 def reported_of(value: Any) -> Reported | None:
-    """Return the report of a running attempt from *value*, the parsed column of the job's row. None if it has no
-    report.
-    """
+    """Return the report in *value*, the parsed column of a running attempt's row, or None if it has none."""
     if not isinstance(value, Mapping):
         return None
     number = {name: _readable(value.get(name)) for name in ("done", "of", "ran_s", "first", "first_s", "output_end")}
@@ -151,8 +145,7 @@ def _written(number: float) -> str:
 # The attempt must have done this share of the total before its pace can be used for an estimate.
 LEAST_SHARE: Final = 0.05
 LEAST_S: Final = 20.0
-# A report may always be this old. Reports are written only when the lease is renewed, so even the latest report may be
-# some seconds old.
+# A report may always be this old, because reports are written only when the lease is renewed.
 QUIET: Final = timedelta(minutes=2)
 
 

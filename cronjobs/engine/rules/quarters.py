@@ -35,16 +35,14 @@ WORDS: Final = {
     "d": "dead",
 }
 _RANK: Final = {letter: rank for rank, letter in enumerate(WORDS)}
-# These outcomes change only if somebody runs the occurrence again in a backfill. The letter of a dead job is missing
-# here, because a dead job may be retried.
+# Only a backfill changes these outcomes. The letter of a dead job is missing, because a dead job may be retried.
 FINAL_LETTERS: Final = frozenset({NOTHING, "s", "c", "k", PRUNED, "m"})
 _OF_LEDGER: Final = {"coalesced": "c", "skipped": "k", "missed": "m"}
 _OF_JOB: Final = {"succeeded": "s", "queued": WAITING, "running": "r", "failed": "f", "cancelled": "x", "dead": "d"}
 
 
 class ResultSpan(NamedTuple):
-    """Occurrences of a schedule that had the same result. They were due from quarter ``first`` to quarter ``last``.
-    Quarters are numbered since 1970.
+    """Occurrences of a schedule with the same result, due from quarter ``first`` to ``last``, counted since 1970.
 
     ``status`` is the job's status, or None if there was no job or it no longer exists. ``first_for`` and ``last_for``
     are the due times of the first and the last of these occurrences. They are set only if other occurrences lie
@@ -68,9 +66,7 @@ class ResultSpan(NamedTuple):
 
     @property
     def span(self) -> tuple[datetime, datetime] | None:
-        """The due times of the first and the last occurrence. None if no occurrence can have been due in a quarter
-        between them.
-        """
+        """The due times of the first and the last occurrence, or None if none can lie in a quarter between them."""
         if self.many < 3 or self.last - self.first < 2 or self.first_for is None or self.last_for is None:
             return None
         return self.first_for, self.last_for
@@ -105,7 +101,7 @@ def evenly(row: ResultSpan, first: int, count: int) -> Iterable[int]:
     (begin, end), steps = row.span, row.many - 1
     if (end - begin) / QUARTER <= steps:
         return range(max(row.first, first), min(row.last, first + count) + 1)
-    # This is the number of occurrences that were due before *first*. It may be one too low.
+    # How many occurrences were due before *first*. The number may be one too low.
     before = int((first - row.first) * QUARTER * steps / (end - begin))
     # There is at most one occurrence per quarter.
     places = range(max(0, before - 1), min(steps, before + count + 1) + 1)

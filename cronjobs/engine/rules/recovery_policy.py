@@ -1,9 +1,7 @@
-"""The rules by which a lost attempt is settled. Each claim writes this policy to the job's row, and only recovery reads
-it.
+"""The rules that settle a lost attempt. Each claim writes them to the job's row, and only recovery reads them.
 
-The host that finds a lost attempt may not know the job type. During a deploy, the import of a module may fail on that
-host, or only another host may have the module. If that host used the defaults, a payment with ``on_lost: dead`` would
-run a second time.
+The host that finds a lost attempt may not know the job type: during a deploy, its import of the module may fail, or
+only another host may have the module. With the defaults, it would run a payment with ``on_lost: dead`` a second time.
 """
 
 from __future__ import annotations
@@ -72,14 +70,11 @@ class AttemptPolicy:
         return {name: value for name, value in facts.items() if value is not None}
 
     def text(self) -> str:
-        """Return ``row`` as JSON text."""
         return json.dumps(self.row(), separators=(",", ":"), allow_nan=False)
 
 
 def read_policy(value: Any) -> AttemptPolicy | None:
-    """Return the policy that the claim wrote. None if *value* is unreadable, because plain SQL may have written the
-    row.
-    """
+    """Return the policy that the claim wrote, or None if plain SQL wrote something else."""
     if not isinstance(value, dict):
         return None
     try:

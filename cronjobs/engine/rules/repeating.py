@@ -11,7 +11,5 @@ DAILY: Final = timedelta(hours=24)
 
 
 def silence(lasted: timedelta) -> timedelta:
-    """Return how long to wait after a report before the next report. *lasted* is how long the problem has already
-    lasted.
-    """
+    """Return how long to wait between two reports of a problem that has *lasted* this long."""
     return HOURLY if lasted < DAILY else DAILY

@@ -1,6 +1,4 @@
-"""Decide whether a failed job is tried again, and how long it waits before that. Pure. ``ending.decide`` calls
-these functions.
-"""
+"""Decide whether a failed job is tried again, and how long it waits before that. Pure."""
 
 from __future__ import annotations
 
@@ -19,24 +17,22 @@ SOONEST_RETRY: Final = timedelta(seconds=1)
 def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
     """Return the delay before a retry. *failures* is how many failures have counted as tries so far, at least 1.
 
-    *jitter* is a random number in [-1, 1]. The delay is min(base * factor**(failures-1), cap). If the policy has a list
-    of delays, the delay comes from the list, whose last entry repeats. Finally the delay is changed at random by up to
-    ± policy.jitter. The cap is checked before the power is computed, because 2.0**1100 and timedelta(2**60) both raise
-    an error.
+    The delay is min(base * factor**(failures-1), cap) or, if the policy has a list of delays, comes from the list,
+    whose last entry repeats. *jitter*, a random number in [-1, 1], then changes it by up to ± policy.jitter.
     """
     if policy.delays is not None:
         delay = duration(policy.delays[min(failures, len(policy.delays)) - 1])
     else:
         base, cap = duration(policy.base), duration(policy.cap)
         steps = failures - 1
+        # Check the cap before computing the power, because 2.0**1100 and timedelta(2**60) both raise an error.
         steps_to_cap = math.log(cap / base, policy.factor) if policy.factor > 1 else math.inf
         delay = cap if steps >= steps_to_cap else min(base * policy.factor**steps, cap)
     return delay * (1 + policy.jitter * max(-1.0, min(1.0, jitter)))
 
 
 def permanent(policy: RetryPolicy, outcome: Outcome) -> bool:
-    """Return whether *outcome* ends the job even if tries are left. The outcome itself or the policy's lists may say
-    so.
+    """Return whether *outcome* ends the job even if tries are left: the outcome itself or the policy's lists say so.
 
     A name in the lists ``give_up_on`` and ``retry_on`` matches a kind of error that equals the name, or that ends with
     a dot and the name. ``give_up_on`` takes precedence over ``retry_on``. The lists do not apply to outcomes without
@@ -59,17 +55,13 @@ def _named(kinds: Sequence[str], names: Iterable[object]) -> bool:
 def retry_delay(
     job: Job, outcome: Outcome, policy: RetryPolicy, failures: int, now: datetime, jitter: float
 ) -> timedelta:
-    """Return how long *job* waits before its retry. *failures* is how many failures have counted as tries so far.
-
-    The wait is the delay for which the handler asked or, if it asked for none, the backoff.
-    """
+    """Return how long *job* waits after *failures*: as long as the handler asked for, else the backoff."""
     if isinstance(outcome, Failed) and outcome.retry_after is not None:
         return max(outcome.retry_after, SOONEST_RETRY)
     delay = backoff(policy, failures, jitter)
     if isinstance(outcome, Failed) and outcome.at_least is not None:
         return max(delay, outcome.at_least)
     if job.next_occurrence is not None and job.gives_up_at is None:
-        # A schedule's job must not wait beyond the schedule's next occurrence. For example, the service that a nightly
-        # job calls may work again by the next night.
+        # Do not wait beyond the next occurrence: what a nightly job calls may work again by the next night.
         delay = min(delay, job.next_occurrence - now)
     return max(delay, SOONEST_RETRY)

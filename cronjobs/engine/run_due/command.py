@@ -63,8 +63,7 @@ def run_tick(given: TickOptions) -> NoReturn:
             keep_streams_from_copies()
         divert_streams()
         divert_logging()
-        # Compute the spool address now, because it depends on paths relative to the current folder, which is about to
-        # change.
+        # The spool address depends on paths relative to the current folder, which is about to change.
         spool = given.spool
         enter_folder(settings)
         identity = Identity.here()

@@ -57,8 +57,7 @@ TYPES_NAMED: Final = 10  # of the further job types that no host knows
 
 
 class Outlet:
-    """Prints as much output as the reader accepts, and keeps the remaining output for the next call. Counts the lines
-    that it has to drop.
+    """Prints as much as the reader accepts, keeps the rest for the next call, and counts the lines it has to drop.
 
     While the tick runs, it never waits for the reader, because the tick's loop has leases to renew. A pipe that nobody
     reads (``run-due -v | less``, left alone) accepts no output, and neither does a terminal after Ctrl-S.
@@ -192,8 +191,8 @@ class CronMail:
         self._causes: dict[str, str] = {}  # for each cause, the text that was reported
         # For each cause, a command that explains the cause. The command works in any folder.
         self._looks: dict[str, str] = {}
-        # For each cause that concerns the code or the database: CODE or DATABASE. Only a tick that has checked the code
-        # or the database can know that such a cause has ended.
+        # For each cause about the code or the database: CODE or DATABASE. Only a tick that has checked it knows that
+        # the cause has ended.
         self._about: dict[str, str] = {}
         # For each cause that is an unknown job type, the type. The mail has one line for all of them.
         self._types: dict[str, str] = {}
@@ -205,8 +204,7 @@ class CronMail:
         self._well: set[str] = set()
         self._started = True  # True if the tick could start
         self._alarm = Alarm(self.config)
-        # The alarm of the file alone, with the causes from before the database was known. Set once the database is
-        # known.
+        # Set once the database is known: the alarm of the file alone, with the causes from before that.
         self._alarm_of_file: Alarm | None = None
         fault.circumstances.alarm = self._alarm if self.throttle else None
         # True if the tick had anything to report, even if it was not mailed again.
@@ -218,9 +216,7 @@ class CronMail:
         fault.circumstances.alarm = self._alarm if self.throttle else None
 
     def reporter(self, log: Path | None, talk: bool) -> Reporter:
-        """Return the tick's reporter. Store the path *log*, so that a later tick that cannot read the configuration
-        file still finds the log.
-        """
+        """Return the tick's reporter. Remember *log* for a later tick that cannot read the configuration file."""
         remember_log(self.config, log)
         return Reporter(Log(log), talk, self._report_death)
 
@@ -235,10 +231,7 @@ class CronMail:
         self.send()
 
     def trouble(self, said: str, cause: str | None = None) -> None:
-        """Report a problem that will still exist in the next minute if nobody fixes it.
-
-        *cause* identifies the problem, for the case that the next tick words the same problem differently from *said*.
-        """
+        """Report a problem that lasts until someone fixes it. *cause* identifies it, however the next tick words it."""
         self._causes.setdefault(cause or said, said)
 
     def print_causes(self, reporter: Reporter) -> None:
@@ -246,16 +239,18 @@ class CronMail:
         self._count_deaths()
         for event in reporter.kept:
             if event.level == events.ERROR and event.name != "job.dead":
-                self.trouble(line := events.line(event), event.cause)
+                line = events.line(event)
+                cause = event.cause or line
+                self.trouble(line, cause)
                 if event.name in OF_CODE:
-                    self._about[event.cause or line] = CODE
-                    self._looks[event.cause or line] = f"; look: {absolute(self._command(event), self.config)}"
+                    self._about[cause] = CODE
+                    self._looks[cause] = f"; look: {absolute(self._command(event), self.config)}"
                 if event.name == UNKNOWN_TYPE:
-                    self._types[event.cause or line] = event.facts["job_type"]
+                    self._types[cause] = event.facts["job_type"]
                 if event.name == OF_DATABASE:
-                    self._about[event.cause or line] = DATABASE
+                    self._about[cause] = DATABASE
                 if event.name == "alert.not_sent":
-                    self._channels[event.cause or line] = _channel(event)
+                    self._channels[cause] = _channel(event)
 
     def _command(self, fault_of_code: events.Event) -> str:
         # The tick refuses the whole file, although each of its entries is good.
@@ -336,9 +331,7 @@ class CronMail:
         return self.throttle and self._alarm.code_at_fault()
 
     def kept_from_starting(self) -> list[dict[str, Any]]:
-        """Return why earlier ticks of this crontab line did not start. The tick's row stores these reasons, which
-        ``Alarm`` remembers.
-        """
+        """Return why earlier ticks of this crontab line did not start, as ``Alarm`` remembers, for the tick's row."""
         return all_kept_from_starting(self._alarm, self._alarm_of_file) if self.throttle else []
 
     def send(self, *, knows_code: bool = False, left_row: bool = False) -> None:
@@ -379,8 +372,7 @@ class CronMail:
             self._alarm.report_counted(now, self._report_counted)
         # A tick that did not start cannot know that a cause has ended.
         if self.throttle and self._started:
-            # While a database is unreachable, nobody knows whether its other problems have ended, for example a full
-            # disk.
+            # While a database is unreachable, nobody knows whether its other problems, such as a full disk, have ended.
             unknown = {DATABASE} & {*self._about.values()} | (set() if knows_code else {CODE})
             ended = self._alarm_of_file.over((), now) if self._alarm_of_file is not None else []
             for sentence in [*ended, *self._alarm.over(set(self._causes), now, self._well, unknown=unknown)]:

@@ -52,9 +52,7 @@ def readable_settings(given: TickOptions) -> Settings | None:
 
 
 def taken_over(schedules: Collection[str]) -> list[str]:
-    """Return the schedules that this tick takes over from cron. The list is empty unless this is the trial tick of
-    ``crontab swap``.
-    """
+    """Return the schedules that this tick takes over from cron: none, except in the trial tick of ``crontab swap``."""
     return [name for name in os.environ.pop(TAKES_OVER, "").split() if name in schedules]
 
 

@@ -27,10 +27,9 @@ GROUP: Final = 400
 MOST_AHEAD: Final = 2 * GROUP
 AHEAD_S: Final = 0.05  # a claim covers the jobs that will start within this time
 NO_LIMIT: Final = 1_000_000
-# After one tick has died, the next tick claims this many rows one at a time. If a row killed the tick, that row is
-# among the first that are due. If this next tick dies, too, the tick after it claims all rows one at a time.
+# After one tick has died, the next tick claims this many rows one at a time: a row that killed the tick is among the
+# first that are due. If this next tick dies, too, the tick after it claims all rows one at a time.
 WARY_ROWS: Final = 50
-
 
 # Predict the run time of a type's next job only after this many jobs of the type have ended.
 LEAST_ENDS: Final = 20
@@ -43,9 +42,9 @@ EXPECTED_MORE: Final = timedelta(seconds=0.5)
 
 @dataclass
 class Experience:
-    """The run times of each type's jobs in this tick, which predict how long the type's next job takes.
+    """Predicts how long a type's next job takes from the run times of the type's jobs in this tick.
 
-    Without such a prediction, jobs with the default timeout could not start in the last third of each minute.
+    Without a prediction, jobs with the default timeout could not start in the last third of each minute.
 
     ``overran`` returns the types whose jobs took longer than expected within the last day, or None if that is unknown.
     It is called only once, when it is first needed.
@@ -62,17 +61,16 @@ class Experience:
         self._took.setdefault(job_type, deque(maxlen=MOST_ENDS)).append(took)
 
     def expected(self, job_type: JobType) -> timedelta | None:
-        """Return a time that the next job of this type is unlikely to exceed, or None if there is no prediction, so
-        that only its timeout counts.
+        """Return a time that the type's next job is unlikely to exceed, or None if only the timeout counts.
 
-        Always returns None if the type declares a timeout, or if a lost job of the type would not be retried.
+        Only the timeout counts if the type declares one, or if a lost job of the type would not be retried.
         """
         if not self._predicts(job_type) or self._overran is None or job_type.name in self._overran:
             return None
         return max(self._took[job_type.name]) * EXPECTED_TIMES + EXPECTED_MORE
 
     def is_distrusted(self, job_type: JobType) -> bool:
-        """Whether the type's timeout counts only because a tick of the last day had to interrupt its jobs."""
+        """Return whether a prediction exists but is not used, because a tick of the last day interrupted such a job."""
         return self._predicts(job_type) and job_type.name in (self._overran or ())
 
     def _predicts(self, job_type: JobType) -> bool:
@@ -90,7 +88,7 @@ class ClaimPlanner:
 
     ``typical_s`` is the usual run time of recent jobs that may be claimed ahead, or None if unknown. ``last_s`` is how
     long the last job took, and ``write_s`` how long the last turn's transaction took. ``claimed`` counts the jobs
-    claimed so far. ``runner`` is the highest age that this tick's process can reach, or None if unknown.
+    claimed so far. ``runner`` is how old this tick's process can get, or None if unknown.
     ``many_queues`` is explained in ``Overview``.
     """
 
@@ -114,10 +112,10 @@ class ClaimPlanner:
         self.experience.note(job_type, took)
         self.last_s = seconds = took.total_seconds()
         known = self.job_types.types.get(job_type)
-        # A job of such a type is never claimed ahead, so its run time does not count.
+        # A job that starts at once is never claimed ahead, so its run time does not count.
         if known is not None and known.starts_at_once:
             return
-        # The worker of a job of such a type was busy until the commit.
+        # With "each", the job's worker was busy until the commit.
         if known is not None and known.durable == "each":
             seconds += self.write_s
         self.typical_s = seconds if self.typical_s is None else 0.9 * self.typical_s + 0.1 * seconds
@@ -125,10 +123,7 @@ class ClaimPlanner:
     # --- how many -----------------------------------------------------------------------------------------------------
 
     def free(self, in_flight: InFlight) -> int:
-        """Return how many more jobs would start at once.
-
-        If the number is negative, that many jobs are waiting for a worker.
-        """
+        """Return how many workers are free. If the number is negative, that many claimed jobs wait for a worker."""
         return self.workers - len(in_flight.busy()) - len(in_flight.without_lease)
 
     def room(self, in_flight: InFlight) -> int:
@@ -138,16 +133,16 @@ class ClaimPlanner:
         """
         overdue = sum(attempt.phase is Phase.OVERDUE for attempt in in_flight.busy())
         free, ahead = self.free(in_flight), self.ahead()
-        # The handlers of such attempts may run until the tick ends, so their workers may start no further job.
+        # These handlers may run until the tick ends, so do not count on their workers.
         occupied = overdue + len(in_flight.without_lease)
         if occupied >= self.workers or -free > ahead // 2:
             return 0
         return max(0, min(free + ahead, self.left()))
 
     def ahead(self) -> int:
-        """Return how many jobs to claim ahead, which is how many will start within about 50 ms.
+        """Return how many jobs to claim ahead: as many as will start within about 50 ms.
 
-        With one worker this is 0, so that jobs run exactly in their order.
+        With one worker, claim none ahead, so that jobs run exactly in their order.
         """
         if self.workers == 1 or self.typical_s is None:
             return 0
@@ -162,8 +157,7 @@ class ClaimPlanner:
     def admission(self, remaining: timedelta, in_flight: InFlight) -> ClaimFilter:
         """Return the filter for jobs that end before the tick does, so that the tick need not interrupt any.
 
-        A job passes the filter if its timeout fits into *remaining*. It also passes if its expected time, known from
-        earlier jobs of its type, fits.
+        A job passes if its timeout fits into *remaining*, or the run time that ``experience`` predicts.
         """
         longest, known = self.longest, self._known()
         short = {name: job_type for name, job_type in known.items() if not job_type.is_long(longest)}
@@ -228,9 +222,6 @@ class ClaimPlanner:
 
 
 def _whole_time(job_type: JobType, expected: timedelta | None = None) -> timedelta:
-    """Return how much of the tick's time a job may take.
-
-    That time is the job's timeout or *expected*, whichever is shorter, plus the time to stop its process.
-    """
+    """Return the time to reserve for a job: the shorter of its timeout and *expected*, plus the time to stop it."""
     longest = job_type.timeout if expected is None else min(expected, job_type.timeout)
     return longest + job_type.stop_grace

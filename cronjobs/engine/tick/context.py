@@ -35,10 +35,7 @@ PATIENT_SHARE: Final = 0.5
 
 @dataclass
 class TickContext:
-    """One run of ``run-due``.
-
-    ``began`` (when the process started) and ``deadline`` are seconds of the monotonic clock.
-    """
+    """One run of ``run-due``. ``began`` (the process's start) and ``deadline`` are seconds of the monotonic clock."""
 
     settings: Settings
     database: Database
@@ -51,16 +48,13 @@ class TickContext:
     limits: TickFilter = field(default_factory=TickFilter)
     say_not_started: bool = False
     tells_each: bool = True  # report every job's start and success, for a log or a terminal
-    # The seconds between progress lines on a terminal.
-    say_progress_s: float = math.inf
+    say_progress_s: float = math.inf  # seconds between progress lines on a terminal
     waits_for_long_jobs: bool = False  # if True, signals are passed on to the long jobs
     # How this process was started. The fast path of the next tick compares this ``start`` with its own.
     start: Start | None = None
-    # Under this address, runs of "cronjobs exec" wait for this project to record them
-    # (``probe.state_files.spool_address``).
+    # The address where runs of "cronjobs exec" wait for this project to record them (``state_files.spool_address``).
     spool: str = "-"
-    # True if the last report about the user's code of this project said that the code is faulty.
-    code_at_fault: bool = False
+    code_at_fault: bool = False  # True if a fault in the user's code was reported and has not ended
     # Why earlier ticks of this host did not start, in the form that ``Alarm.kept_from_starting`` returns.
     kept_from_starting: Sequence[dict[str, Any]] = ()
     fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
@@ -70,11 +64,10 @@ class TickContext:
     unreported: Unreported | None = None
     # How long a whole tick may take, if this one is only a part of a lingering tick.
     whole_s: float | None = None
-    # Names of schedules that replace crontab lines. Until now, cron itself has run these lines.
+    # Names of schedules that take over crontab lines. Until now, cron itself has run these lines.
     taken_over: Collection[str] = ()
-    # The next two fields have repr=False. signal.signal() asks for the repr of the old handler, and thus of the tick,
-    # perhaps before these fields are set.
-    # The database's time at the instant ``now_read_at`` of the monotonic clock.
+    # The database's time at the instant ``now_read_at`` of the monotonic clock. With repr=False, because
+    # signal.signal() reads the repr of the old handler, and thus of the tick, perhaps before these fields are set.
     database_now: datetime = field(init=False, repr=False)
     now_read_at: float = field(init=False, repr=False)
 
@@ -88,10 +81,8 @@ class TickContext:
         self.extras: Extras | None = None
         self.stop_requested: str | None = None
         self.database_gone = False
-        # True if so many queues have waiting jobs that it is quicker to read all waiting jobs than to step from queue
-        # to queue.
-        self.many_queues = False
-        # True if a part before the work was retried. The failed try may have created jobs that we do not know about.
+        self.many_queues = False  # see ``Overview``
+        # True if a part before the work was retried. The failed try may have created jobs that we do not know of.
         self.tried_again = False
         self.patient_until = self.end_of(PATIENT_SHARE)
         self.outages: list[PastOutage] = []  # the times in which this tick could not use the database
@@ -106,7 +97,7 @@ class TickContext:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that begins by writing the tick's row, if the row has not been written yet."""
+        """Open a transaction that first writes the tick's row, unless the row is already there."""
         with self.database.write() as connection:
             self.row.begin(connection)
             yield connection

@@ -27,8 +27,8 @@ class Guard:
     """When and how this process was started, and the watchdog that ends it.
 
     ``start`` has the arguments and the environment that the process was started with. Handlers may change the
-    environment later. ``began`` is when the tick began (``timer.began``). ``whole_s`` is how long the tick may take,
-    without the end that a lingering tick may have given it.
+    environment later. ``began`` is when the tick began (``timer.began``). ``whole_s`` is how long the tick may take if
+    no lingering tick has given it an earlier deadline.
     """
 
     watchdog: Watchdog
@@ -37,10 +37,7 @@ class Guard:
     whole_s: float = math.inf
 
     def limit(self, budget: timedelta, every: timedelta) -> float:
-        """Set the tick's deadline. The watchdog ends the process just after the deadline.
-
-        Return the deadline on the monotonic clock.
-        """
+        """Set the tick's deadline. The watchdog ends the process just after it. Return it, on the monotonic clock."""
         every_s = every.total_seconds()
         self.began = began(every_s)
         age = SYSTEM.monotonic() - self.began
@@ -66,8 +63,7 @@ def arm() -> Guard:
     global _armed
     if _armed is None:
         open_standard_streams()
-        # With the default action, Ctrl-C causes no traceback before the tick has installed its own signal handler, or
-        # after it has removed the handler.
+        # With the default action, Ctrl-C prints no traceback while the tick's own signal handler is not installed.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         _armed = Guard(Watchdog(SYSTEM), Start(sys.argv[1:]))
         _armed.limit(timedelta(seconds=DEFAULT_BUDGET_S), timedelta(seconds=DEFAULT_EVERY_S))

@@ -70,10 +70,7 @@ class EndWriter:
     # --- collecting ---------------------------------------------------------------------------------------------------
 
     def collect(self, wait_s: float) -> None:
-        """Wait for an end, then take all ends that have arrived.
-
-        If the jobs are short, wait a moment for further ends.
-        """
+        """Wait for an end, then take all that have arrived. If the jobs are short, wait a moment for further ends."""
         try:
             ended = self.workers.ended.get(timeout=wait_s) if wait_s > 0 else self.workers.ended.get_nowait()
             first = self.clock.monotonic()
@@ -99,7 +96,7 @@ class EndWriter:
         """Return how long to wait for another end, so that one write covers many."""
         left = until - self.clock.monotonic()
         running = len(self.in_flight.held) - len(self.in_flight.unwritten)
-        # The number of workers that start no other job before the end of their last job is written.
+        # These workers start their next job only after the end of their last job is written.
         waiting = sum(each.let_go is not None for each in self.in_flight.unwritten)
         if left > 0 and not waiting and running > max(self.workers.count, self.planner.ahead() // 2):
             return left
@@ -108,7 +105,7 @@ class EndWriter:
     def _take_safely(self, ended: Ended) -> None:
         try:
             self._take(ended)
-        # This end has already left the queue, so make sure that it is not lost.
+        # The end has left the queue, so keep a plain form of it.
         except Exception as error:
             self.caught(error)
             if ended.attempt.is_leased and not ended.attempt.has_ended:
@@ -221,8 +218,8 @@ class EndWriter:
                 if not isinstance(error, BadValue):
                     self.outage.note(error)
                     return False
-                # The database refused the outcome even without its texts. So give up on the outcome: the lease will
-                # expire, and a tick will record the attempt as lost.
+                # The database refused the outcome even without its texts. Drop it: the lease will expire, and a tick
+                # will record the attempt as lost.
                 self._drop(ended, error)
             except Exception as error:
                 self.caught(error)
@@ -270,8 +267,8 @@ class EndWriter:
                 decided = succeeded_itself(decided)
             self._report(ended.attempt, decided)
         elif not (released or ended.attempt.handed_over):
-            # Do not report a released job as lost. If only the reply to the COMMIT was lost, the job was in fact
-            # released, and another runner may have claimed it since.
+            # A released job is not lost. If only the reply to the COMMIT was lost, another runner may have the job by
+            # now.
             self.lost(ended.attempt)
 
     def _report(self, attempt: Attempt, decided: Decided) -> None:
@@ -296,9 +293,7 @@ class EndWriter:
             self.emit(events.end_not_recorded(ended.finished.job, ended.finished.worker, why))
 
     def report_the_rest(self) -> None:
-        """When the tick ends, report unwritten ends, and attempts that recorded their own success and are still
-        running.
-        """
+        """At the tick's end, report unwritten ends, and attempts that recorded their own success and still run."""
         self.outage.report()
         why = "the database could not be reached" if self.outage.error else "another session kept its row locked"
         self._report_unwritten(self.in_flight.unwritten.values(), why)

@@ -1,5 +1,4 @@
-"""Start the supervisors of executors from a tick. A supervisor is a process that submits jobs to a cluster. It outlives
-the tick.
+"""Start the supervisors of executors: processes that submit jobs to a cluster, and outlive the tick.
 
 A host has one supervisor per combination of configuration file, executor and queue. For as long as the supervisor takes
 jobs, it holds a lock file in the user's state folder. A tick itself never claims jobs whose type has an executor.
@@ -27,7 +26,7 @@ from cronjobs.engine.store.not_started import lanes_due
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.engine.tick.long_jobs import start_apart
 
-# The name of this program is fixed: docs/how-to/long-work.md tells operators to signal the supervisor by it.
+# docs/how-to/long-work.md tells operators to signal the supervisor by this name.
 PROGRAM: Final = "cronjobs.contrib.dask.supervisor"
 NOT_INSTALLED: Final = "Dask is not installed: pip install 'cronjobs[dask]'"
 
@@ -63,19 +62,14 @@ class Supervision:
 
 
 class SupervisorLock:
-    """The lock that only the supervisor that takes jobs may hold. After ``release``, the next tick can start another
-    supervisor.
-    """
+    """The lock of the supervisor that takes jobs. After ``release``, the next tick can start another supervisor."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
 
     @classmethod
     def take(cls, supervision: Supervision, folder: Path | None = None) -> SupervisorLock | None:
-        """Take the lock.
-
-        Return None if another process holds the lock. Raises OSError if the state folder cannot be used.
-        """
+        """Take the lock, or return None if another process has it. Raises OSError if the state folder is unusable."""
         descriptor = _open(folder or state_folder(), supervision.lock_name)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

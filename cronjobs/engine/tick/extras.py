@@ -1,9 +1,9 @@
-"""Run the extras of a tick in such a way that they cannot harm it.
+"""Run the extras of a tick so that no extra can harm it.
 
 Each extra has its own thread, which runs the extra's calls one after another. So an error, a hang or a slow network
 harms only that extra. The tick waits at most two seconds in total for each extra. After that it continues without the
-extra, reports the delay, and does not call the extra again. When the tick's row has been written at the end, the tick
-waits for extras until its deadline.
+extra, reports the delay, and does not call the extra again. After writing its row, the tick waits for extras until its
+deadline.
 """
 
 from __future__ import annotations
@@ -38,15 +38,12 @@ LAST_S: Final = 10.0
 
 
 class Door(NamedTuple):
-    """The module of an extra that has its ``hook``.
-
-    ``wanted`` says whether a project with these settings uses it.
-    """
+    """The module that contains an extra's ``hook``. ``wanted`` says whether a project with these settings uses it."""
 
     module: str
     wanted: Callable[[Settings, str], bool]
-    # True if the extra reports problems. Then it is also used in the process of a job that runs outside a tick, and it
-    # reports ticks that did not start.
+    # True if the extra reports problems. Jobs that run outside a tick use such an extra, too, and it reports ticks that
+    # did not start.
     reports: bool = False
 
 
@@ -82,7 +79,7 @@ class HookContext:
     go_on: Callable[[], bool] = lambda: True  # returns False if the tick has to stop, or the database is gone
     # The facts that the tick read when it began. None in a process that runs a job outside a tick.
     seen: Overview | None = None
-    # Runs of "cronjobs exec" wait under this address for this project to record them.
+    # The address where runs of "cronjobs exec" wait for this project to record them.
     spool: str = "-"
 
 
@@ -183,9 +180,7 @@ class Extras:
             extra.call(lambda hook: hook.ended(finished))
 
     def forwarding(self, emit: Callable[[events.Event], None]) -> Callable[[events.Event], None]:
-        """Return a function that passes an event to *emit*, and then to the extras that were called when the job
-        started.
-        """
+        """Return a function that passes an event to *emit*, and then to the extras that saw the job start."""
         if not self.follow_attempts:
             return emit
 
@@ -210,9 +205,7 @@ class _Extra:
         self._given_up = False
 
     def call(self, do: Callable[[Hook], None]) -> threading.Event | None:
-        """Queue *do*. Return an event that is set when *do* has run. Return None if the tick continues without this
-        extra.
-        """
+        """Queue *do*. Return an event that is set when it has run, or None if the tick continues without this extra."""
         if self._given_up:
             return None
         if self._thread is None:
@@ -270,7 +263,7 @@ def extras_of_tick(context: HookContext) -> Extras:
 
 
 def extras_of_job(settings: Settings, database: Database, emit: Callable[[events.Event], None]) -> Extras:
-    """Return the extras for a process that runs jobs outside a tick. Their ``begin`` has been called."""
+    """Return the extras for a process that runs jobs outside a tick, already begun."""
     doors = {name: door for name, door in DOORS.items() if door.reports and door.wanted(settings, "-")}
     extras = Extras(doors, HookContext(settings, database, Identity.here(), emit))
     extras.begin()

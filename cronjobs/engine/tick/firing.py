@@ -44,7 +44,7 @@ class Firing:
         wanted = [self.tick.settings.schedules[name] for name in self.tick.taken_over]
         names = {name for each in wanted for name in (each.name, each.renamed_from) if name is not None}
         database, began = self.tick.database, self.tick.clock.monotonic()
-        if not take_over(database, self._emit, names, before_writing=self.tick.row.settle, go_on=self._has_time):
+        if not take_over(database, self._emit, names, before_writing=self.tick.row.insert, go_on=self._has_time):
             raise DatabaseBusy(str(database.address), self.tick.clock.monotonic() - began)
         self.tick.taken_over = ()
 
@@ -59,10 +59,10 @@ class Firing:
         if not seen.fingerprint_known and not tick.settings.defines_something:
             with tick.database.read() as connection:
                 nothing_there = not ticks.any_schedule(connection) and not ticks.any_cap(connection)
-                # Once a file is in force, record each later file, too. Otherwise ``status`` would name the wrong one.
+                # There is nothing to add or to remove. But once a file is in force, record each later file, too.
+                # Otherwise ``status`` would name the wrong one.
                 if nothing_there and ticks.file_in_force(connection) is None:
                     tick.row.fingerprint = mark
-                    # The file defines nothing, and the database has no schedule or cap to remove.
                     return
         from cronjobs.engine.schedules.sync import sync
 
@@ -72,7 +72,7 @@ class Firing:
             self._emit,
             host=tick.identity.host,
             actor="tick",
-            before_writing=tick.row.settle,
+            before_writing=tick.row.insert,
             go_on=self._has_time,
         )
         if done.plan.refused:
@@ -93,15 +93,12 @@ class Firing:
             self._emit,
             but=self.tick.settings.disabled_schedules,
             within=remembered(self.tick.settings.run.every),
-            before_writing=self.tick.row.settle,
+            before_writing=self.tick.row.insert,
             go_on=self._has_time,
         )
 
     def _has_time(self) -> bool:
-        """Return whether time is left to settle occurrences.
-
-        Settling occurrences gets at most half of the tick. The other half is for jobs.
-        """
+        """Return whether occurrences may still be settled: for at most half of the tick. The other half is for jobs."""
         return self.tick.go_on() and self.tick.clock.monotonic() < self.tick.patient_until
 
     def _emit(self, event: events.Event) -> None:

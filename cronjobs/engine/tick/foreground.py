@@ -1,5 +1,4 @@
-"""Run one job now, in the main thread of a process at a terminal. pdb works there, and output is both shown and
-recorded.
+"""Run one job now, in the main thread of a process at a terminal. pdb works, and output is shown and recorded.
 
 The run is an attempt like any other. A loop like a tick's runs in a second thread, for this one job. The loop renews
 the lease, sees cancel requests, and records the end. A handler has no time limit here, because a person may be using a
@@ -97,17 +96,14 @@ class _ReportedStop(StopSignal):
 
 
 class _LeaseIsLost(BaseException):
-    """Raised to end the handler. It is not a KeyboardInterrupt, because a debugger would catch a KeyboardInterrupt and
-    continue.
-    """
+    """Raised to end the handler. A debugger would catch a KeyboardInterrupt and continue."""
 
 
 class Terminated(BaseException):
     """Raised to end the handler on SIGTERM and SIGHUP. It is not a KeyboardInterrupt either."""
 
 
-# Names of exceptions, in the form that an outcome uses. Such an exception means that a person left the handler or the
-# debugger.
+# The exceptions that mean that a person left the handler or the debugger, by the names that an outcome uses.
 QUIT: Final = ("KeyboardInterrupt", "bdb.BdbQuit", f"{Terminated.__module__}.{Terminated.__qualname__}")
 
 
@@ -164,8 +160,7 @@ class Foreground:
         self._running = False  # True while the job's own code is running
         self._lost = False
         self._ended = False  # True once the loop has received the job's end
-        # The loop has no watchdog, because a person may suspend this process with Ctrl-Z, and because a handler may set
-        # alarms.
+        # No watchdog: a person may suspend this process with Ctrl-Z, and a handler may set alarms.
         self._loop = Loop.for_one_job(
             self._attempt,
             database,
@@ -224,8 +219,7 @@ class Foreground:
             why = self._loop.outage.error or LOCKED
             self._streams.say(f"the outcome cannot be recorded yet, retrying: {why}")
         while beside.is_alive():
-            # If the database has no error, another transaction has locked the job's row. Keep waiting for as long as
-            # our user does.
+            # Without an error, another transaction has locked the job's row. Keep waiting for as long as our user does.
             if self._loop.outage.error is None:
                 self._allow_time()
             beside.join(SLOW_S)
@@ -286,8 +280,7 @@ class Foreground:
             self._signal is not None and (self._attempt.is_command or any(name in said for name in QUIT))
         )
 
-    # --- what the loop reports, from its thread
-    # --------------------------------------------------------------------------
+    # --- what the loop reports, from its thread -----------------------------------------------------------------------
 
     def _on_event(self, event: events.Event) -> None:
         if event.name == "job.progress":

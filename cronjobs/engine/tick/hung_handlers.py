@@ -1,6 +1,6 @@
-"""Handlers in threads that run past their timeout, or past the end of the tick. Such a thread cannot be killed.
+"""Deal with handlers in threads that run past their timeout, or past the end of the tick. A thread cannot be killed.
 
-So the attempt is recorded and asked to stop, but it keeps its worker, its row and its lease. When no other job can
+So record the attempt and ask it to stop, but let it keep its worker, its row and its lease. When no other job can
 start, the loop ends (``pacing``) and cuts the leases of such attempts to 2 s (``loop``). The process exits before these
 leases end (``command.leaving``). A handler in its own process is killed by ``execution.process``.
 """
@@ -24,10 +24,10 @@ from cronjobs.model import Interrupted, Job, TimedOut, duration_text
 
 @dataclass
 class HungHandlers:
-    """Records which handlers run past their time. ``collect`` is a function that takes the ends that workers have
-    delivered so far.
+    """Records which handlers run past their time.
 
-    ``secrets_of`` returns the values to mask in a job's output.
+    ``collect`` takes the ends that workers have delivered so far. ``secrets_of`` returns the values to mask in a job's
+    output.
     """
 
     clock: Clock
@@ -59,10 +59,7 @@ class HungHandlers:
         return [each for each in self.in_flight.busy() if each.phase is Phase.HELD and now >= each.overdue_at]
 
     def note_stuck(self, stopping: str | None) -> list[Attempt]:
-        """Return the attempts that are still running as the tick ends.
-
-        Attempts that are not overdue yet are recorded as interrupted.
-        """
+        """Return the attempts that still run as the tick ends. Record those that are not overdue as interrupted."""
         stuck = self.in_flight.busy()
         for attempt in stuck:
             if attempt.phase is Phase.HELD:

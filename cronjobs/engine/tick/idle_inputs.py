@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 
 def leave(start: Start, settings: Settings, address: Address, seen: Overview, spool: str) -> None:
-    """Store the inputs, so that the next ticks of this command line can take the fast path. Call this only after a tick
-    without faults.
-    """
+    """Store the inputs for the fast path of this command line's next ticks. Call this after a tick without faults."""
     inputs = inputs_of(start, settings, address, seen, spool)
     if inputs is None:
         forget(start)
@@ -41,6 +39,8 @@ def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview
         return None
     variables = sorted({*settings.variables, *ALWAYS})
     sources = Sources(start, variables, {str(file): content for file, content in settings.contents.items()})
+    # Metrics and pings are due every few minutes, even if nothing else is.
+    often = settings.metrics.textfile is not None or settings.run.ping is not None
     ours = {
         "config": str(settings.file),
         "fingerprint": fingerprint(settings),
@@ -57,7 +57,7 @@ def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview
         "word": messages_name(settings.file),
         "unreported": unreported_name(settings.file),
         "spool": spool,
-        "metrics_by": str(int(SYSTEM.now().timestamp()) + METRICS_EVERY_S) if _often(settings) else "",
+        "metrics_by": str(int(SYSTEM.now().timestamp()) + METRICS_EVERY_S) if often else "",
     }
     theirs = {"project": settings.project, "environment": settings.environment, "schema": address.schema or ""}
     if address.is_sqlite:
@@ -75,14 +75,8 @@ def inputs_of(start: Start, settings: Settings, address: Address, seen: Overview
     return Inputs(sources, ours, pieces) if len(pieces) == len(found) else None
 
 
-def _often(settings: Settings) -> bool:
-    """Return whether a tick must write metrics or send a ping every few minutes, even if nothing is due."""
-    return settings.metrics.textfile is not None or settings.run.ping is not None
-
-
 def _linger_s(start: Start, linger: timedelta | None) -> float:
-    """Return the seconds after which a tick of this command line looks for work again, or 0 if such a tick does not
-    linger.
+    """Return the seconds after which a tick of this command line looks for work again, or 0 if it does not linger.
 
     A tick with ``--wait``, ``--limit`` or ``--budget`` does not linger, because each of these options is meant for one
     tick that looks for work once.

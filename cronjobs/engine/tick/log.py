@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 
 class Log:
-    """Writes one line per event, as JSON if the file's name ends in .jsonl.
-
-    An error while writing the log never stops the tick.
-    """
+    """Writes one line per event, as JSON if the file's name ends in .jsonl. An error never stops the tick."""
 
     def __init__(self, file: Path | None) -> None:
         self._descriptor: int | None = None
@@ -30,8 +27,7 @@ class Log:
         self.unopened: str | None = None  # why the file could not be opened, in the words of "cronjobs check"
         if file is not None:
             try:
-                # Without O_NOFOLLOW, somebody could place a link in a shared folder, and make us append to another
-                # file.
+                # Without O_NOFOLLOW, a link in a shared folder could make us append to another file.
                 self._descriptor = open_regular(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
             except OSError as error:
                 self.unopened = why_unwritable(file) or error.strerror
@@ -65,10 +61,7 @@ class Log:
 
 
 def start_reporter(write: Callable[[events.Event], None], extras: Extras | None = None) -> Callable[[Attempt], None]:
-    """Return the function to call when the code of an attempt starts.
-
-    The function is called in the worker's thread, so *write* must be thread-safe.
-    """
+    """Return the function that a worker's thread calls when an attempt's code starts. *write* must be thread-safe."""
 
     def started(attempt: Attempt) -> None:
         write(events.job_started(attempt.job, attempt.worker))

@@ -40,10 +40,7 @@ REPORT_S: Final = 30.0
 
 
 class Signals:
-    """Asks the loop to stop when a signal arrives.
-
-    If the loop does not exist yet, it is asked as soon as it exists, so no signal is lost.
-    """
+    """Asks the loop to stop when a signal arrives, or as soon as the loop exists, so that no signal is lost."""
 
     def __init__(self) -> None:
         self._came: list[str] = []
@@ -122,8 +119,7 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
 
     def emit(event: events.Event) -> None:
         to_log(event)
-        # Leave a line about a dead job for the next tick to print. This process has no output, and cron mails only what
-        # a tick prints.
+        # This process has no output, so leave a line about a dead job for the next tick, whose output cron mails.
         mail_throttle.leave_death(settings.file, "a long job", event)
 
     unreported = Unreported(settings.file, attempt.job.locked_by or "")
@@ -133,8 +129,7 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
         attempt,
         database,
         Workers(1, around, SYSTEM),
-        # The job's own timeout ends the job. This deadline matters only if renewals work, but the end of the job cannot
-        # be recorded.
+        # The job's own timeout ends it. This deadline is for an end that cannot be recorded although renewals work.
         deadline=SYSTEM.monotonic() + (attempt.timeout + PROCESS_SLACK).total_seconds() + attempt.lease_s,
         database_now=adopted.now,
         emit=emit,

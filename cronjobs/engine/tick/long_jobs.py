@@ -39,9 +39,8 @@ from cronjobs.model import ExitCodes, Finished, Job, Released
 if TYPE_CHECKING:
     import subprocess
 
-PROGRAM: Final = (
-    "cronjobs.engine.tick.long_job_process"  # docs/how-to/long-work.md tells operators to signal long jobs by this name
-)
+# docs/how-to/long-work.md tells operators to signal long jobs by this name.
+PROGRAM: Final = "cronjobs.engine.tick.long_job_process"
 # This time is long, because a loaded host may take seconds to start an interpreter.
 ANSWER_WITHIN_S: Final = 20.0
 REAPED_WITHIN_S: Final = 0.1
@@ -54,10 +53,7 @@ SILENT: Final = "no answer in time"
 
 @dataclass(frozen=True)
 class Handover:
-    """The facts that the process of a long job is given when it starts.
-
-    The process reads everything else from the configuration file.
-    """
+    """The facts that a long job's process is given at its start. It reads all else from the configuration file."""
 
     config: str
     database: str
@@ -71,8 +67,7 @@ class Handover:
     # Exit statuses of the command, as in ExitCodes.
     success: list[int]
     permanent: list[int]
-    # The AttemptPolicy for the job's row, as JSON. The process also uses this policy to decide whether to retry the
-    # job.
+    # The AttemptPolicy for the job's row, as JSON. By this policy, the process also decides whether to retry the job.
     row_policy: str
 
     @classmethod
@@ -145,12 +140,9 @@ class Handovers:
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def begin(self, attempt: Attempt, until: float) -> None:
-        """Start a process for *attempt*. The answer of the process will be on the queue by *until*, on the monotonic
-        clock.
-        """
+        """Start a process for *attempt*. Its answer is on the queue by *until*, on the monotonic clock."""
         attempt.handed_over = attempt.on_its_way = True
-        # Start the process in a thread, because it may take a second to start and answer, and the loop must renew its
-        # leases in the meantime.
+        # In a thread, because a process may take a second to start and answer, and the loop must renew its leases.
         thread = threading.Thread(target=self._hand_over, args=(attempt, until), name="cronjobs-handover", daemon=True)
         try:
             thread.start()
@@ -201,8 +193,7 @@ def start_apart(
     with tempfile.TemporaryFile() as stdin:
         stdin.write(request)
         stdin.seek(0)
-        # The process does not inherit cron's pipes, because cron sends its mail only when every process that holds its
-        # pipe has exited.
+        # Do not inherit cron's pipes: cron sends its mail only when every process that holds its pipe has exited.
         return subprocess.Popen(
             [sys.executable, "-P", "-m", program, *arguments],
             stdin=stdin,

@@ -74,9 +74,7 @@ class Loop:
     crashing: Collection[str] = ()
     # Job types whose jobs were held by one runner that died.
     suspected: Collection[str] = ()
-    # True if so many queues have waiting jobs that it is quicker to read all waiting jobs than to step from queue to
-    # queue.
-    many_queues: bool = False
+    many_queues: bool = False  # see ``Overview``
     tells_each: bool = True  # report every job's start and success
     # Returns the types whose jobs took longer than expected within the last day, or None if that is unknown.
     overran: Callable[[], Collection[str] | None] = unknown
@@ -85,8 +83,7 @@ class Loop:
     # Signs that earlier ticks died while they were reading a job's row.
     signs: DeathSigns = NO_SIGNS
     say_progress_s: float = math.inf  # seconds between progress lines on a terminal
-    # If True, unexpected exceptions are caught. Tests set this to False, so that the exceptions propagate.
-    catches: bool = True
+    catches: bool = True  # see ``SafetyNet``
 
     def __post_init__(self) -> None:
         self.settings, self.clock = self.workers.around.settings, self.workers.clock
@@ -201,9 +198,9 @@ class Loop:
     def _round(self) -> str | None:
         self._report_stopping()
         self.hung.note_overdue()
-        self._give_back_what_waits()
+        self._release_waiting()
         self._turn()
-        self._lose_what_ran_out()
+        self._lose_expired()
         state = self._state()
         ended = why_ended(state)
         if ended is None:
@@ -213,8 +210,8 @@ class Loop:
 
     def _caught(self, error: Exception) -> None:
         self.net.catch(error)
-        # The failed turn may have committed a claim. So the next turn must read our leases again, and release the jobs
-        # that never started.
+        # The failed turn may have committed a claim. The next turn re-reads our leases, and releases jobs that never
+        # started.
         self.writer.claim_unsettled = True
 
     def stop(self, reason: str) -> None:
@@ -236,8 +233,7 @@ class Loop:
         self.workers.wake()
 
     def _report_stopping(self) -> None:
-        # The loop reports the stop, and not stop() itself: a signal handler calls stop(), and the signal may interrupt
-        # the very line that writes to the log.
+        # Not in stop(): a signal handler calls it, and the signal may interrupt the very line that writes to the log.
         if self.stopping is not None and not self.stop_reported:
             self.stop_reported = True
             self.emit(events.signalled(self.stopping))
@@ -281,13 +277,12 @@ class Loop:
                     cut_leases(connection, [attempt.lease for attempt in stuck], CUT_LEASE)
                 last_write(connection)
 
-            # If an earlier claim got no answer, this turn finds the jobs that the claim took, and a further turn must
-            # release them.
+            # If an earlier claim got no answer, this turn finds its jobs, and a further turn must release them.
             unsettled = self.writer.claim_unsettled
             went_well = self._turn(last=write)
             done = went_well and not unsettled
-            # Normally a second signal ends the loop at once. But if this turn has just found such jobs, the database
-            # works, so one further turn can release them.
+            # A second signal ends the loop at once. But if this turn has just found such jobs, the database works, so
+            # one further turn can release them.
             hurried = self.hurry and not (went_well and unsettled)
             # After a stop, give a busy database a moment. If it is away, the leases expire, as after a crash. Look at
             # the stop in each round, because it may come while this loop retries.
@@ -318,12 +313,8 @@ class Loop:
         return True
 
     def _decide(self, now: float, last: Callable[[Connection], None] | None) -> Batch | None:
-        """Return what to write now, or None if there is nothing to write.
-
-        Changes nothing. *now* is the monotonic clock.
-        """
-        # Claim nothing while the result of an earlier claim is unknown, because repeated unanswered claims would lease
-        # ever more jobs.
+        """Return what to write at *now*, on the monotonic clock, or None if there is nothing. Changes nothing."""
+        # Claim nothing while an earlier claim has no answer. Otherwise such claims would lease ever more jobs.
         no_claim = last is not None or self.writer.claim_unsettled
         room = 0 if no_claim or now >= self.deadline or now < self._next_claim() else self.planner.room(self.in_flight)
         renew = now >= self._next_renewal() and not last
@@ -354,8 +345,7 @@ class Loop:
         )
 
     def _after_failure(self, batch: Batch, error: Exception) -> bool:
-        """Handle *error*, which was raised while writing *batch*. The batch may have been committed in spite of the
-        error.
+        """Handle *error* from writing *batch*, which may have been committed all the same.
 
         Return whether the turn counts as done.
         """
@@ -366,8 +356,7 @@ class Loop:
             return False
         self._begin(BatchResult(batch.now, unsure=self.writer.unconfirmed))
         if batch.reports and isinstance(error, BadValue):
-            # From now on, renew leases without reports, because no lease may be lost because of a bad value in a
-            # report.
+            # Renew leases without reports from now on, so that a bad value in a report costs no lease.
             self.takes_reports = False
             return False
         if isinstance(error, BadValue) and self.in_flight.unwritten and self.ends.write_one_by_one():
@@ -391,15 +380,14 @@ class Loop:
         if batch.long is not None:
             self.pace.looked_for_long_jobs(turn.sent, more_due=turn.more_due)
         if batch.room:
-            # A wary claim takes only one job. Treat it as if it had found as many jobs as there was room for, so that
-            # the next claim follows at once.
+            # A wary claim takes only one job. Count it as a claim that filled the room, so that the next one follows at
+            # once.
             found = batch.room if turn.unread else len(turn.claimed)
             self.pace.looked(turn.sent, room=batch.room, found=found, more_due=turn.more_due)
             if turn.postponed:
                 self.pace.nothing_due = False
         self.in_flight.recorded(turn.recorded)
-        # Call ``written`` after ``looked``, because ``written`` may set ``nothing_due`` to False. Jobs that this turn
-        # released may be due, although the turn's claim did not find them.
+        # After ``looked``, because ``written`` may reset ``nothing_due``: jobs that this turn released may be due.
         self.ends.written(turn)
         if turn.cleared:
             for name in sorted(set(turn.cleared) & set(self.crashing)):
@@ -424,7 +412,7 @@ class Loop:
         attempts = []
         for job in (*turn.settled, *turn.unsure, *turn.claimed, *turn.long):
             job_type = self.planner.job_types.types.get(job.job_type)
-            # The claim took a job of a type that this loop no longer knows. Let the job's lease expire.
+            # This loop no longer knows the job's type. Let the lease expire.
             if job_type is None:
                 continue
             # This loop already runs the job. Somebody has reset its row by hand, or a clock has jumped.
@@ -502,44 +490,34 @@ class Loop:
         self.renewed_at = turn.sent
 
     def _lose(self, attempt: Attempt) -> None:
-        """Stop an attempt whose lease was taken over or has expired.
-
-        Forget the attempt, and record nothing about it.
-        """
+        """Stop and forget an attempt whose lease was taken over or has expired. Record nothing about it."""
         self.in_flight.lose(attempt)
         attempt.stop.set("lease lost")
         # If the attempt was handed over, the job's own process has taken the lease, as intended.
         if not attempt.handed_over:
             self.ends.lost(attempt)
 
-    def _lose_what_ran_out(self) -> None:
-        """Stop and forget running attempts whose lease was not renewed in time.
-
-        (In a tick, the kernel's timer ends the whole process first.)
-        """
+    def _lose_expired(self) -> None:
+        """Stop and forget attempts whose lease was not renewed in time. (In a tick, the kernel's timer fires first.)"""
         leased_since = self.clock.monotonic() - self.lease_s + lease_margin_s(self.lease_s)
         for attempt in self.in_flight.busy():
             if attempt.started is not None and attempt.leased_at <= leased_since:
                 self._lose(attempt)
 
     def _move_watchdog(self) -> None:
-        """Set the kernel's timer to fire before the first lease ends, so that no code of a job runs longer than its
-        lease.
-        """
+        """Set the kernel's timer to fire before the first lease ends, so that no job's code outlives its lease."""
         first = self.in_flight.first_leased(working=True) + self.lease_s - lease_margin_s(self.lease_s)
         self.watchdog.stand_at(min(self.deadline + PAST_DEADLINE_S, first, self.gone_by))
 
     # --- keeping time -------------------------------------------------------------------------------------------------
 
-    def _give_back_what_waits(self) -> None:
-        """Release the jobs that were claimed ahead, if one of them waits too long behind slow jobs, or if no more jobs
-        may start.
-        """
+    def _release_waiting(self) -> None:
+        """Release jobs that were claimed ahead, if one waits too long behind slow jobs, or if none may start now."""
         now = self.clock.monotonic()
         waits = any(attempt.started is None and now - attempt.taken > UNBEGUN_S for attempt in self.in_flight.busy())
         if waits or self._takes_nothing:
-            on_no_way = [attempt for attempt in self.in_flight.busy() if not attempt.on_its_way]
-            self.ends.release([*self.workers.take_back(), *on_no_way])
+            untaken = [attempt for attempt in self.in_flight.busy() if not attempt.on_its_way]
+            self.ends.release([*self.workers.take_back(), *untaken])
 
     @property
     def _takes_nothing(self) -> bool:

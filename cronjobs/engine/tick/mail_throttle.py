@@ -23,7 +23,7 @@ CAUSES_KEPT: Final = 500
 # A line that is kept for the next tick has at most this many characters.
 WORD: Final = 4000
 
-# The possible values of *about*, which says what a cause is about.
+# What a cause may be about (*about*).
 CODE: Final = "code"
 DATABASE: Final = "database"
 
@@ -89,11 +89,11 @@ class Alarm:
         """Record that *cause* has occurred, and return whether to report it now.
 
         *said* is the text that is reported, if it differs from *cause*. *ended_by* is the job type or the alert channel
-        whose next success ends the cause. Such a cause does not end as soon as a tick no longer sees it. ``over``
-        explains when such a cause ends. If *about* is CODE or DATABASE, only a tick that checks the
-        code or the database can see that the cause has ended. *not_started* is True if the cause kept a tick from
-        starting or from writing its row (see ``kept_from_starting``). Of the causes with the same *alike* that end at
-        the same time, ``over`` names one and counts the others.
+        whose next success ends the cause (``over`` explains when). If *ended_by* is None, the cause ends as soon as a
+        tick no longer sees it. If *about* is CODE or DATABASE, that must be a tick that checks the code or the
+        database. *not_started* is True if the cause kept a tick from starting or from writing its row (see
+        ``kept_from_starting``). Of the causes with the same *alike* that end at the same time, ``over`` names one and
+        counts the others.
 
         *say* is called if the cause is to be reported now, with how often it has occurred without a report since its
         last report. The report comes before the record of it, because a tick that is killed in between must not silence
@@ -115,10 +115,9 @@ class Alarm:
             entry |= {"ended_by": ended_by, "well": False}
         worth = now >= datetime.fromisoformat(entry["next"])
         if worth:
-            lasted = now - datetime.fromisoformat(entry["since"])
             if say is not None:
                 say(int(entry.get("quiet", 0)))
-            entry |= {"next": (now + silence(lasted)).isoformat(), "told": entry["told"] + 1, "quiet": 0}
+            _note_report(entry, now)
         else:
             entry["quiet"] = entry.get("quiet", 0) + 1
         self._store(known)
@@ -134,19 +133,17 @@ class Alarm:
             self._store(known)
 
     def report_counted(self, now: datetime, say: Callable[[str], object]) -> None:
-        """Call *say* with a sentence for each cause that has only been counted since its last report, if the next
-        report of that cause is due.
+        """Call *say* with a sentence for each counted cause whose next report is due.
 
-        This is about causes with ``ended_by``. They may not occur again, and then ``worth_mailing`` would never report
-        what it has counted. As there, the report comes before the record of it.
+        A cause with ``ended_by`` may not occur again. Without this call, ``worth_mailing`` would never report what it
+        has counted. As there, the report comes before the record of it.
         """
         known, changed = self._load(), False
         for cause, entry in known.items():
             quiet, due = entry.get("quiet", 0), datetime.fromisoformat(entry["next"])
             if "ended_by" in entry and quiet and now >= due:
                 say(f"{quiet:,} more with the same cause since the last report: {entry.get('said', cause)}")
-                lasted = now - datetime.fromisoformat(entry["since"])
-                entry |= {"next": (now + silence(lasted)).isoformat(), "told": entry["told"] + 1, "quiet": 0}
+                _note_report(entry, now)
                 changed = True
         if changed:
             self._store(known)
@@ -156,9 +153,8 @@ class Alarm:
     ) -> list[str]:
         """Forget the causes that have ended, which are those not in *still*.
 
-        Return a sentence for each cause that has ended and had occurred more than once, and only one sentence for
-        causes that are alike. *unknown* names what this tick could not check: CODE, DATABASE or both. Causes about what
-        it could not check are kept.
+        Return a sentence for each ended cause that had occurred more than once, and only one sentence for causes that
+        are alike. *unknown* names what this tick could not check: CODE, DATABASE or both. Causes about those are kept.
 
         A cause with ``ended_by`` has ended when it has not occurred for an hour and its job type or channel has
         succeeded since. *well* contains the job types and channels that succeeded in this tick. If there is no success,
@@ -205,6 +201,11 @@ class Alarm:
         self._state.write(self._name, json.dumps(_quiet_until(kept) | kept))
 
 
+def _note_report(entry: dict[str, Any], now: datetime) -> None:
+    lasted = now - datetime.fromisoformat(entry["since"])
+    entry |= {"next": (now + silence(lasted)).isoformat(), "told": entry["told"] + 1, "quiet": 0}
+
+
 def all_kept_from_starting(*alarms: Alarm | None) -> list[dict[str, Any]]:
     """Return ``Alarm.kept_from_starting`` of *alarms*. The cause that began first comes first."""
     found = (cause for each in alarms if each is not None for cause in each.kept_from_starting())
@@ -239,11 +240,11 @@ def _is_sound(entry: Any) -> bool:
         return False
 
 
-# --- words for the next tick ------------------------------------------------------------------------------------------
+# --- messages for the next tick ---------------------------------------------------------------------------------------
 
 
 def leave_message(config: Path, line: str) -> None:
-    """Keep *line* for the next tick of *config* to print. Processes whose output nobody reads call this function."""
+    """Keep *line* for the next tick of *config* to print, because nobody reads the output of this process."""
     State().append(messages_name(config), one_line(line, WORD) + "\n")
 
 
@@ -291,8 +292,7 @@ def database_name(settings: Settings) -> str:
 
 
 def alarms_of(settings: Settings) -> tuple[Alarm, Alarm | None]:
-    """Return the alarm of the file and its database, and the alarm of the file alone. The second is None if both are
-    the same.
+    """Return the alarm of the file and its database, and that of the file alone, or None if both are the same.
 
     When a tick starts, the causes of both may be over.
     """

@@ -79,17 +79,17 @@ class TickState:
     types: JobTypes
     longest_s: float
     remaining_s: float
-    long_jobs_off: bool = False
-    whole_s: float = math.inf  # how long a tick may take that is not part of a lingering one
-    queue: str | None = None
-    only: str | None = None
-    left: int = 1_000_000
-    slots: bool = True
-    stopped: bool = False
-    limits: Sequence[Limit] = ()
-    running: Mapping[str, int] | None = None
-    is_distrusted: Callable[[JobType], bool] = lambda _: False  # see ``Experience``
-    without_process: str | None = None
+    long_jobs_off: bool
+    whole_s: float  # how long a tick may take that is not part of a lingering one
+    queue: str | None
+    only: str | None
+    left: int
+    slots: bool
+    stopped: bool
+    limits: Sequence[Limit]
+    running: Mapping[str, int]
+    is_distrusted: Callable[[JobType], bool]  # see ``Experience``
+    without_process: str | None
 
 
 def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
         return {"why": "--only", "only": tick.only}
     if not row.its_turn:
         return {"why": BEHIND_ANOTHER, "schedule": row.schedule}
-    limit = reached(tick.limits, tick.running or {}, row.concurrency_key)
+    limit = reached(tick.limits, tick.running, row.concurrency_key)
     if limit is not None:
         return {"why": LIMITED, "limit": limit.reached, "prefix": limit.prefix}
     if tick.left <= 0:
@@ -172,7 +172,7 @@ def unknown_type(job_type: str, schedules: Sequence[str]) -> dict[str, Any]:
 def entry_for(
     entries: Any, *, job_type: str, queue: str, schedule: str | None, key: str | None, timeout_s: float | None
 ) -> Mapping[str, Any] | None:
-    """Return the entry that applies to such a job, or None: that of a limit on the job's key, else the first.
+    """Return the entry that applies to such a job, or None. An entry about a limit on the job's key comes first.
 
     Any version of cronjobs may have written *entries*.
     """
@@ -211,9 +211,7 @@ def in_words(entry: Mapping[str, Any]) -> str | None:
 
 
 def why_it_must_fit(entry: Mapping[str, Any]) -> str:
-    """Return text to append to ``in_words`` if the jobs could not start only because an earlier tick had to interrupt
-    jobs of their type.
-    """
+    """Return text to append to ``in_words`` if the timeout counts only because a tick interrupted such a job."""
     return _INTERRUPTED if entry.get("overran") else ""
 
 

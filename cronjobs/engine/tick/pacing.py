@@ -15,8 +15,7 @@ from cronjobs.engine.tick.trouble import FAULT
 POLL_S: Final = 1.0
 # If another runner was just checking limits, the loop waits this long before its next claim.
 MORE_DUE_S: Final = 0.02
-# If a job that was claimed ahead has not started after this time, the loop releases such jobs, because no worker will
-# be free soon.
+# If a job that was claimed ahead waits this long, no worker will be free soon, so the loop releases such jobs.
 UNBEGUN_S: Final = 1.0
 # A handler that is asked to stop at its timeout has this much time to end while the loop still runs.
 LAST_CHANCE_S: Final = 0.25

@@ -22,8 +22,7 @@ from cronjobs.engine.store.pruning import BEGINNING, OldJob, PrunePosition
 FIRST_BATCH: Final = 100
 SMALLEST_BATCH: Final = 20
 LARGEST_BATCH: Final = 1000
-# A batch should take at most this many seconds. On SQLite all other writers wait for it. On PostgreSQL it locks only
-# the rows that it removes.
+# A batch should take this many seconds. On SQLite it blocks all writers, on PostgreSQL only those of its own rows.
 SHARE_S: Final = {"sqlite": 0.01, "postgresql": 0.2}
 # Wait at most this long for SQLite's write lock, because any other writer is more urgent.
 PATIENCE_S: Final = 1.0
@@ -45,7 +44,7 @@ class Before:
 
     @property
     def jobs(self) -> tuple[tuple[str, datetime], ...]:
-        """The statuses of ended jobs, each with the instant before which such jobs may be removed."""
+        """The statuses of ended jobs, each with the instant before which these jobs may be removed."""
         return (("succeeded", self.succeeded), ("dead", self.dead), ("cancelled", self.dead))
 
 
@@ -96,10 +95,7 @@ class Pruner:
         return self.counts.total() - self.counts["stripped"] - self.counts["attempts"]
 
     def run(self) -> bool:
-        """Prune, and return whether no old row is left. The next call continues where this one stops.
-
-        Raises DatabaseError.
-        """
+        """Prune, and return whether no old row is left. The next call continues here. Raises DatabaseError."""
         with self.database.read() as connection:
             self._places = store.prune_from(connection)
         found = dict(self._places)
@@ -123,11 +119,9 @@ class Pruner:
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
     def _ended_jobs(self, status: str, before: datetime) -> bool:
-        """Delete ended jobs without a key, and strip those with a key. The next round will start after the stripped
-        jobs.
-        """
+        """Delete ended jobs without a key, and strip those with a key. The next round starts after the latter."""
         place = PrunePosition(self._places.get(status, EPOCH), 0)
-        # The instant when the first job ended that was locked, and so was not removed. The next round will start there.
+        # When the first job ended that is still here because it was locked. The next round starts there.
         stuck: datetime | None = None
         while self.go_on():
             page = self._page(status, before, place)
@@ -151,10 +145,7 @@ class Pruner:
             return list(store.old_jobs(connection, status, before, place, self._batch))
 
     def _remove(self, jobs: list[OldJob], status: str, before: datetime) -> list[OldJob]:
-        """Delete or strip these jobs, even if they have a very large number of attempts.
-
-        Return the jobs that are left.
-        """
+        """Delete or strip these jobs, however many attempts they have. Return the jobs that are left."""
         left = {job.id: job for job in jobs}
         while left and self.go_on():
             with self._write() as connection:
@@ -236,9 +227,7 @@ class Pruner:
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
-        """Write in a short transaction, and then let others write. The size of the next batch depends on how long this
-        took.
-        """
+        """Write in a short transaction, then let others write. The time that took decides the next batch's size."""
         is_sqlite = self.database.is_sqlite
         with self.database.write(patience=PATIENCE_S) as connection:
             began = self.clock.monotonic()
@@ -247,6 +236,5 @@ class Pruner:
             took_s = self.clock.monotonic() - began
         self._batch = next_batch(self._batch, took_s, SHARE_S["sqlite" if is_sqlite else "postgresql"])
         if is_sqlite and took_s:
-            # Other writers that wait for SQLite try again at least every 100 ms. Without pauses here, they would rarely
-            # find the database free.
+            # Other writers try SQLite again at least every 100 ms. Without pauses here, they would rarely find it free.
             sleep(min(self.clock.monotonic() - began, 0.05))

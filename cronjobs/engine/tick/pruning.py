@@ -25,10 +25,7 @@ OVERDUE_SHARE: Final = 0.1
 
 
 def is_due(pruned_at: datetime | None, now: datetime) -> bool:
-    """Return whether to prune now.
-
-    Pruning is due, too, if a wrong clock has set *pruned_at* far into the future.
-    """
+    """Return whether to prune now. Pruning is due, too, if a wrong clock set *pruned_at* far into the future."""
     return pruned_at is None or abs(now - pruned_at) >= EVERY
 
 

@@ -38,10 +38,7 @@ class Recovery:
     recovered: int = 0
 
     def look(self, connection: Connection, seen: Overview) -> bool:
-        """Find out which of this host's runners are dead and which are still working.
-
-        Return whether to recover anything.
-        """
+        """Find out which of this host's runners are dead and which still work. Return whether to recover anything."""
         holders = expiry.holders(connection, self.tick.identity.place) if seen.held_here else {}
         self.runners = sort_runners(holders, self.tick.identity)
         if seen.far_lease:
@@ -147,9 +144,7 @@ class Recovery:
 
 
 def _policy_of(expired: Expired) -> AttemptPolicy:
-    """Return the policy that the claim wrote. If there is none, plain SQL claimed the job, so the job must not run
-    again.
-    """
+    """Return the policy that the claim wrote. A job that plain SQL claimed has none, and must not run again."""
     if expired.policy is not None:
         return expired.policy
     return AttemptPolicy(RetryPolicy(), on_lost="retry" if expired.cancel_requested else "dead")

@@ -65,7 +65,6 @@ class Counts:
         that earlier outcome, and this count replaces it. Otherwise *recorded* is None.
         """
         if recorded == "timed_out":
-            # Count the final result instead of the one that was recorded earlier.
             self.timed_out -= 1
         elif recorded == "interrupted":
             self.interrupted -= 1
@@ -125,7 +124,7 @@ class Result:
     signal: int | None = None
 
     def left(self) -> list[dict[str, Any]]:
-        """Return what the tick left undone, for its row. This is due jobs, and code that it could not load."""
+        """Return the due jobs that the tick did not start, and the code that it could not load, for its row."""
         return [*self.not_started, *({"why": NOT_LOADED, "where": where} for where in noted(self.not_loaded))]
 
     def did(self) -> dict[str, Any]:
@@ -146,9 +145,7 @@ class Result:
         return counts | {name: value for name, value in more.items() if value}
 
     def exit_code(self, fail_on: str = "dead") -> int:
-        """Return 0 (all went well), 1 (job dead), 3 (configuration), 4 (database), 70 (bug in cronjobs) or 128 +
-        signal.
-        """
+        """Return 0 (all well), 1 (job dead), 3 (configuration), 4 (database), 70 (bug in cronjobs) or 128 + signal."""
         if self.trouble is not None:
             return 4
         if self.fault is not None:
@@ -215,8 +212,7 @@ def noted_outages(outages: Iterable[tuple[datetime, datetime, str]]) -> list[dic
 
 
 def is_code_fault(not_started: Any) -> bool:
-    """Return whether a tick's record (``Result.left``, perhaps of another version) says that the user's code had a
-    fault.
+    """Return whether a tick's record (``Result.left``, perhaps of another version) reports a fault of the user's code.
 
     Only a tick that loads the handlers can see that such a fault was fixed.
     """

@@ -61,8 +61,7 @@ class SpareTime:
         """Note whether the clock jumped, and let the extras begin. A tick calls this before anything else."""
         tick, seen = self.tick, self.seen
         if pruning.clock_jumped(seen.last_tick_at, seen.now):
-            # Note the jump before this tick's row is written. The next tick compares its clock with that row, so it
-            # will not see the jump.
+            # Note the jump before this tick's row is written: the next tick compares its clock with that row.
             tick.try_part(partial(pruning.note_pruned, tick, seen.now))
         self.extras.begin()
 

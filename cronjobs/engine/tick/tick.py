@@ -27,8 +27,7 @@ from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, Result, i
 from cronjobs.engine.tick.spare_time import SpareTime
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S
 
-# An idle tick runs 1,440 times a day, so modules that are needed only by a tick with work are imported where they are
-# used.
+# An idle tick runs 1,440 times a day, so modules that only a tick with work needs are imported where they are used.
 if TYPE_CHECKING:
     import subprocess
 
@@ -121,10 +120,11 @@ class Tick(TickContext):
     def _has_to_load(self, seen: Overview) -> bool:
         """Whether to load the handlers even if the tick has no work.
 
-        They are loaded after a fault in the code, because it may be fixed by now, and after the file was applied. They
-        are loaded while a job waits whose payload fits no handler, because that job dies only after every version of
-        the code that still ticks has refused it. They are also loaded once an hour, because a deploy may have changed
-        only Python code.
+        - After a fault in the code: it may be fixed by now.
+        - After the file was applied.
+        - While a job waits whose payload fits no handler: it dies only after every version of the code that still ticks
+          has refused it.
+        - Once an hour: a deploy may have changed only Python code.
         """
         at_fault = self.code_at_fault or is_code_fault(seen.not_started)
         return at_fault or seen.misfits or self.firing.applied or seen.handlers_stale
@@ -160,7 +160,9 @@ class Tick(TickContext):
             leases = seen.expired or seen.held_here or seen.far_lease
             self.to_recover = bool(leases) and self.recovery.look(connection, seen)
             self.firing.look(connection, seen)
-        self._require_ours(seen)
+        if not is_ours(self.settings, seen.project, seen.environment):
+            with self.database.write() as connection:
+                meta.adopt(connection, self.settings.project, self.settings.environment, actor="first tick")
         self.now_read_at, self.database_now = sent, seen.now
         self.row.fingerprint, self.many_queues = seen.last_fingerprint, seen.many_queues
         self.row.started_at = seen.now - timedelta(seconds=sent - self.began)
@@ -169,11 +171,6 @@ class Tick(TickContext):
             self.result.skew_s = round(skew.total_seconds(), 1)
             self.emit(events.clock_skew(skew.total_seconds()))
         return seen
-
-    def _require_ours(self, seen: Overview) -> None:
-        if not is_ours(self.settings, seen.project, seen.environment):
-            with self.database.write() as connection:
-                meta.adopt(connection, self.settings.project, self.settings.environment, actor="first tick")
 
     @cached_property
     def recovery(self) -> Recovery:
@@ -232,8 +229,7 @@ class Tick(TickContext):
                 self.result.trouble = str(self.loop.outage.error)
             return
         if not self.database_gone:
-            # If the reply to the COMMIT is lost, simply try again. An idle tick writes only one statement, and that is
-            # safe to repeat.
+            # If the reply to the COMMIT is lost, try again: an idle tick's only statement is safe to repeat.
             with self.database.write(next_in_line=True) as connection:
                 self._write_row(connection)
 
@@ -278,12 +274,10 @@ class Tick(TickContext):
 
     @property
     def knows_the_code(self) -> bool:
-        """Whether this tick loaded the handlers and compared them with the due jobs. If so, it knows which faults are
-        fixed.
-        """
+        """Whether this tick compared the handlers with the due jobs, so that it knows which faults are fixed."""
         return self._has_loaded() and self.result.trouble is None and self.result.fault is None
 
-    # --- small things -------------------------------------------------------------------------------------------------
+    # --- signals ------------------------------------------------------------------------------------------------------
 
     def _listen(self) -> dict[signal.Signals, Any]:
         return {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -312,7 +306,6 @@ class Tick(TickContext):
     @contextmanager
     def _signals(self) -> Iterator[None]:
         """Stop in an orderly way on the first SIGTERM or SIGINT, and end at once on the second."""
-
         before = self._listen()
         try:
             yield

@@ -45,21 +45,18 @@ class TickRow:
         """Insert the row in the transaction of the first write. Update it when the import begins, and when it ends."""
         if not self._ended and self._recorded != self._state:
             # Even if this transaction rolls back, the last write writes the whole row.
-            self._insert(connection)
+            self.insert(connection)
 
     @property
     def _state(self) -> tuple[bool, bool]:
         return self.importing, self.loaded is not None
 
-    def settle(self, connection: Connection) -> int:
-        """Write the tick's row in a transaction that also writes ledger rows.
+    def insert(self, connection: Connection) -> int:
+        """Write the row, and return its id.
 
-        Return the id for those ledger rows to refer to. Each such transaction writes the tick's row again, because the
-        previous transaction may have been rolled back.
+        Each transaction that writes ledger rows calls this for the id to which they refer. It writes the row again,
+        because the previous transaction may have been rolled back.
         """
-        return self._insert(connection)
-
-    def _insert(self, connection: Connection) -> int:
         self._recorded = self._state
         self.before_insert()
         id_ = ticks.begin_tick(connection, self._facts(connection))

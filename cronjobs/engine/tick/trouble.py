@@ -25,15 +25,14 @@ FRAMES: Final = 6
 
 @dataclass
 class SafetyNet:
-    """Catches unexpected errors. ``error`` is the first one. If ``spread`` is False, errors are raised at once, for
-    tests.
+    """Catches unexpected errors. ``error`` is the first one. Tests set ``catches`` to False, so that errors propagate.
 
     After the first error, no more jobs are claimed. The loop changes its memory only after a commit, so it can simply
     repeat a turn that an error interrupted. It reads the rows to find jobs that such a turn may have claimed.
     """
 
     write_event: Callable[[events.Event], None]
-    spread: bool = True
+    catches: bool = True
     error: Exception | None = None
     falls: int = 0
 
@@ -47,8 +46,8 @@ class SafetyNet:
         return min(0.2, 0.01 * 2.0 ** min(self.falls, 10))
 
     def catch(self, error: Exception) -> None:
-        """Note *error*, and report it if it is the first one. If ``spread`` is False, raise it instead."""
-        if not self.spread:
+        """Note *error*, and report it if it is the first one. If ``catches`` is False, raise it instead."""
+        if not self.catches:
             raise error
         self.falls += 1
         if self.error is None:
@@ -60,7 +59,7 @@ class SafetyNet:
         try:
             self.write_event(event)
         except Exception as error:
-            if not self.spread:
+            if not self.catches:
                 raise
             self.error, self.falls = self.error or error, self.falls + 1
 
@@ -113,7 +112,7 @@ class Outage:
         self.error = error
         if isinstance(error, DatabaseBusy) and now >= self.collect_at:
             # A handler may have returned without ending its transaction. If nothing refers to its connection any more,
-            # collecting garbage closes that connection. Without this call, a tick collects seldom.
+            # collecting garbage closes the connection. On its own, Python rarely collects during a tick.
             gc.collect()
             self.collect_at = now + COLLECT_EVERY_S
         if not (isinstance(error, DatabaseBusy) and now - self.since < BUSY_IS_TROUBLE_S):

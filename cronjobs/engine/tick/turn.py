@@ -86,8 +86,7 @@ class Batch:
     alone: bool = True  # True if this process holds no lease
     unsettled: bool = False
     given_up: Collection[Lease] = ()
-    # The job types that crash or may have crashed their runners. A type is cleared after enough of its jobs have ended
-    # well.
+    # Job types that crash their runners, or may do so. A type is cleared after enough of its jobs have ended well.
     watched: Collection[str] = ()
     reports: Mapping[int, Report] = field(default_factory=dict)
     # Called after everything else, in the last transaction of the tick.
@@ -156,9 +155,7 @@ class Writer:
             yield connection
 
     def write(self, order: Batch) -> BatchResult:
-        """Write either all of *order* or nothing, and then read the rows that a wary claim leased. Raises BadValue or
-        DatabaseError.
-        """
+        """Write all of *order* or nothing, then read the rows that a wary claim leased. Raises DatabaseError."""
         try:
             return self._read_leased(self._write(order))
         except MemoryError:
@@ -339,10 +336,7 @@ class Writer:
         return BatchResult(sent, ends, written)
 
     def _judged(self, connection: Connection, ends: Sequence[End]) -> Sequence[End]:
-        """Return *ends* after deciding which misfit jobs to give up.
-
-        This decision depends on what other ticks recorded.
-        """
+        """Return *ends* after deciding, from what other ticks recorded, which misfit jobs to give up."""
         misfits = [ended.attempt.job.id for ended, decided in ends if is_misfit(decided.finished.outcome)]
         known = known_misfits(connection, misfits) if misfits else {}
         if not known:

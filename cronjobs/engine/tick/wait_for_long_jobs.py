@@ -1,5 +1,4 @@
-"""The part of ``run-due --wait`` after the tick: the tick's process replaces itself with this module (exec of ``python
--m``).
+"""The part of ``run-due --wait`` after the tick, whose process replaces itself with this program (exec).
 
 This is a separate program because a thread that ran past its timeout must be gone before its lease ends. The exec ends
 such a thread, and the processes of the long jobs remain children of this process. Besides, a process that waits for

@@ -16,7 +16,7 @@ import signal
 import sys
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from cronjobs.clock import Clock
 from cronjobs.engine.probe import timer
@@ -43,26 +43,22 @@ class Watchdog:
     # SIGALRM ends the process at this instant.
     instant: float = math.inf
 
-    def __init__(self, clock: Clock, *, stacks_to: TextIO | None = None) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         # Without this call, register() would keep the registration of probe.timer.
         faulthandler.unregister(signal.SIGALRM)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-        target = stacks_to or sys.__stderr__
-        if target is not None:
+        if sys.__stderr__ is not None:
             try:
                 # ``chain`` means that the default action follows the dump, and ends the process.
-                faulthandler.register(signal.SIGALRM, file=target, all_threads=True, chain=True)
+                faulthandler.register(signal.SIGALRM, file=sys.__stderr__, all_threads=True, chain=True)
             # stderr is closed or not a real file, so SIGALRM will end the process without a dump of the stacks.
             except (ValueError, OSError, AttributeError):
                 faulthandler.unregister(signal.SIGALRM)
 
     def stand_at(self, instant: float) -> None:
-        """Set the timer to end the process at *instant* (monotonic seconds).
-
-        If *instant* is in the past, the process ends at once.
-        """
+        """Set the timer to end the process at *instant* of the monotonic clock, or at once if that is in the past."""
         left_s = max(0.001, instant - self._clock.monotonic())
         # This call releases the GIL, so skip it if nothing has changed.
         if self._hard is not None and instant != self.instant:

@@ -1,5 +1,4 @@
-"""The part of a tick that an idle tick does not need: handlers, the loop, and the record of due jobs that were not
-started.
+"""The part of a tick that an idle tick does not need: handlers, the loop, and why due jobs were not started.
 
 An idle tick runs 1,440 times a day, and does not import this module.
 """
@@ -138,10 +137,7 @@ class Work:
             return None
 
     def note_waiting(self) -> None:
-        """Record in the tick's row which due jobs the tick did not start, and why.
-
-        Report the important entries in the log.
-        """
+        """Record in the tick's row which due jobs the tick did not start, and why. Log the important entries."""
         tick, loop = self.tick, self.loop
         if loop is None or loop.outage.error is not None:
             return
@@ -180,9 +176,7 @@ class Work:
                 tick.emit(events.not_started(left["job_type"], left["jobs"], left["timeout_s"], left["left_s"]))
 
     def note_unknown_types(self) -> None:
-        """Report job types that schedules or due jobs use but that no recent tick knew. Each such type counts as a
-        fault.
-        """
+        """Report job types that schedules or due jobs use, and no recent tick knew. Each counts as a fault."""
         self.types()  # importing the handlers writes the tick's row, so do it outside the transaction below
         with self.tick.database.read() as connection:
             # Read the known types again, because another host may have started a tick while this one worked.

@@ -38,7 +38,7 @@ from cronjobs.testing import FakeClock
 CASES = int(os.environ.get("CRONJOBS_FAULT_CASES", "100"))
 
 LOOP = (
-    *("_report_stopping", "_give_back_what_waits", "_turn", "_state", "_next_claim", "_after", "_begin"),
+    *("_report_stopping", "_release_waiting", "_turn", "_state", "_next_claim", "_after", "_begin"),
     *("_begin_one", "_next_renewal", "_move_watchdog"),
 )
 ENDS = (
