@@ -20,7 +20,6 @@ from cronjobs.desk.insight.explain_facts import (
     Explanation,
     JobFacts,
     LedgerFacts,
-    Now,
     OccurrenceFacts,
     PauseFacts,
     TickFacts,
@@ -162,11 +161,8 @@ def _it(facts: OccurrenceFacts) -> str:
 def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     future = facts.first_for > facts.around.now
     by = _by_definition(facts.definition, times, facts.last_for)
-    if facts.existence in (
-        "not_yet",
-        "retired",
-        # A backfill covered a time at which no definition was in force, so there is a ledger row.
-    ):
+    if facts.existence in ("not_yet", "retired"):
+        # No definition was in force, but a backfill wrote a ledger row.
         gone = "did not exist yet" if facts.existence == "not_yet" else "was retired"
         sentences = [f"{name(facts.schedule)} {gone} at {times.with_utc(facts.last_for)}."]
     elif facts.count == 1:
@@ -249,7 +245,7 @@ def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[s
 
 
 def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
-    """Explain why the occurrence was not settled by the tick that should have come. Return [] if it was in time."""
+    """Explain why no earlier tick settled the occurrence. Return [] if it was settled in time."""
     after = facts.tick_after
     brake = facts.pause if facts.pause is not None and _holds(facts.pause, facts) else None
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN and brake is None:
@@ -469,7 +465,8 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
             pass
         elif last.started_at <= could_since:
             sentences.append(_last_tick(last, times))
-            sentences += _not_starting(facts.around)
+            if facts.around.kept_from_starting:
+                sentences.append(f"{capital(did_not_start('this host', facts.around.kept_from_starting))}.")
         elif brake is None and not facts.owed:
             why = _left_by(facts, last) or "the reason is not recorded"
             sentences.append(
@@ -486,11 +483,6 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
             f"{entry} is broken, so ticks with this file leave the schedule alone: {one_line(facts.file_fault, 400)}."
         )
     return sentences
-
-
-def _not_starting(around: Now) -> list[str]:
-    """Return why ticks of this host do not start now, or [] if no reason is known."""
-    return [f"{capital(did_not_start('this host', around.kept_from_starting))}."] if around.kept_from_starting else []
 
 
 def _last_tick(last: TickFacts, times: LocalTimes) -> str:

@@ -22,7 +22,6 @@ from cronjobs.desk.insight.formatting import counted
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import (
     FAILED_IN_A_ROW,
-    NO_OTHER,
     FailingRuns,
     SameCause,
     behind,
@@ -45,7 +44,7 @@ from cronjobs.model import rough
 FORGOTTEN_PAUSE: Final = timedelta(days=1)
 
 
-def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
+def schedule_findings(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
     if health.ticking(settings.run.every):
         for off in _schedules_off(health, settings.run.every):
             yield for_the_file_here(off, settings)

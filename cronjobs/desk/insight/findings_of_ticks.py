@@ -19,7 +19,6 @@ from cronjobs.desk.insight.kept_from_starting import (
     why_none_starts,
 )
 from cronjobs.desk.insight.same_cause import (
-    NO_OTHER,
     SameCause,
     covered_by_type,
     names_schedule,
@@ -48,7 +47,7 @@ LONG = " for more than 15 minutes"
 _CODES = {4: "the database failed", 70: "a bug in cronjobs"}
 
 
-def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
+def tick_findings(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
     foreign = list(_foreign(health, settings))
     yield from foreign
     # Do not report missing ticks if this configuration explains them: it has no project, or its database belongs to
@@ -116,7 +115,7 @@ def _no_tick(health: Health, settings: Settings) -> Iterator[Finding]:
         return
     kept = kept_from_starting_here(settings)
     why = f"; {did_not_start('this host', kept)}" if kept else ""
-    # Cron started these ticks, so the crontab line works, and doctor is the command that helps.
+    # If ticks failed to start, cron did call them: the crontab line works, and doctor finds out more.
     answer = _DOCTOR if kept else None
     if last is None:
         text = f"no tick has ever reached this database{why or '; cron should run one each minute'}"

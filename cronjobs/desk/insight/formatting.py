@@ -59,7 +59,7 @@ def at_work_within(budget: timedelta) -> timedelta:
     return max(timedelta(minutes=2), budget + timedelta(minutes=1))
 
 
-def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta, *, gone: bool | None = None) -> str:
+def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta, *, gone: bool | None) -> str:
     """Describe what a tick did and how it ended. An unfinished tick long past *budget* was probably killed.
 
     *gone*: whether the tick's process has ended, or None if this cannot be known here.
