@@ -14,9 +14,9 @@ WELL_WITHOUT_PROJECT: Final = "no failed run of cronjobs exec needs attention, a
 
 
 def without_finding(health: Health, settings: Settings) -> tuple[str, str]:
-    """Return ALL_WELL or "so far", and a text about it, for views that have no finding to show.
+    """Return ALL_WELL and a text, or "so far" and a text if the process of this host's last tick has died.
 
-    A tick of this host may just have been killed. Nobody knows that of another host's tick.
+    The processes of other hosts cannot be checked from here.
     """
     holders = Holders()
     for tick in health.ticking(settings.run.every):

@@ -436,9 +436,9 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
 
 
 def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
-    """Return *said*, which reports that the job did not succeed, and add what a reader can do.
+    """Return *said*, which reports that the job did not succeed, and sentences about what to do next.
 
-    The added sentences say how to run the job again, and which run by hand may already have done its work.
+    These sentences say how to run the job again, and which triggered run may already have done its work.
     """
     dismiss = f'"cronjobs jobs dismiss {job.id}" ends the reports about this death'
     report = job.status == "dead" and not job.dismissed
@@ -574,7 +574,7 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
                 f"the row free will run it{began}"
             )
     since = f"due since {times.clock(job.run_at)}, for {rough(now - job.run_at)}"
-    # A tick records why it stopped starting jobs of a type. If other jobs come first, that was not this job's turn.
+    # A tick records why it stopped starting jobs of a type. If other jobs come first, the record is about them.
     behind = job.ahead is not None and job.passed_over is not None and job.passed_over.out_of_time
     return [*([] if behind else _passed_over(job, times)), f"{waits}, {since}: {why}.", *ends]
 

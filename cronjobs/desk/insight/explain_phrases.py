@@ -1,4 +1,4 @@
-"""Phrases that explanations share: who acted, what was paused, and which manual run made up for an occurrence."""
+"""Phrases that explanations share: who acted, what was paused, which triggered run made up for an occurrence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def made_by_hand(enqueued_by: str | None) -> bool:
 def started(what: str, due: datetime, begun: datetime, times: LocalTimes, *, by_hand: bool) -> str:
     """Return text such as "It was due at 08:00:00 and started 7m late, at 08:07:00".
 
-    *by_hand*: whether "cronjobs run" started the attempt. Then its time was a person's choice, and not late.
+    *by_hand*: whether "cronjobs run" started the attempt. A person chose that time, so it does not count as late.
     """
     was_due = f"{what} was due at {times.clock(due)}"
     if by_hand:
@@ -53,7 +53,7 @@ def enqueued_by(by: str) -> str:
 
 
 def missing_because(faults: Sequence[tuple[str, str]]) -> str:
-    """Return why a job type may be missing. *faults* is not empty. Each has the place of the fault, and the reason."""
+    """Return why a job type may be missing. *faults* has at least one pair of a fault's place and its reason."""
     shown = [(one_line(where, 120), one_line(what, 200)) for where, what in faults]
     if len(shown) > 1:
         return f"the type is missing because of one of these: {', '.join(f'{where} ({what})' for where, what in shown)}"
@@ -69,8 +69,8 @@ def who(tick: TickFacts | None) -> str | None:
 def left_to_another_tick(maker: TickFacts | None, job: JobFacts | None) -> list[str]:
     """Say that *maker*, the tick that made *job*, may have been unable to run it.
 
-    Return [] if the tick could load all code, if the job began before that tick ended, or if the reason that a tick has
-    recorded names the same fault.
+    Return [] if the tick could load all code, if the job began before that tick ended, or if the recorded reason why
+    the job did not start already names the fault.
     """
     if maker is None or not maker.not_loaded or job is None:
         return []
@@ -148,5 +148,5 @@ def _ends(first: datetime, last: datetime, times: LocalTimes) -> tuple[str, str]
     return times.clock(first), LocalTimes(first, times.timezone).clock(last)
 
 
-def capital(text: str | None) -> str:
-    return (text or "")[:1].upper() + (text or "")[1:]
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -79,9 +79,9 @@ def why_none_starts(settings: Settings, at_work: Iterable[Mapping[str, Any]]) ->
 
 
 def others_work(every: timedelta, at_work: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether another host is *at_work* and has ticked since this host stopped.
+    """Return whether another host is *at_work* and has ticked since this host stopped.
 
-    If none has, a deploy may have broken the file on all hosts.
+    If no host has, a deploy may have broken the file on all hosts.
     """
     here, at_work = Identity.here().host, list(at_work)
     stopped = max((tick["started_at"] for tick in at_work if tick["host"] == here), default=None)

@@ -100,7 +100,7 @@ def as_ledger_row(schedule_id: int, run: ByHand) -> OccurrenceResult | None:
 
 
 def ran_by_hand(runs: Sequence[ByHand]) -> datetime | None:
-    """Return when the newest successful manual run was triggered, or None. A run whose job is pruned counts, too."""
+    """Return when a person triggered the newest run that succeeded, or None. A run whose job is pruned counts, too."""
     return max((each.at for each in runs if each.job is None or each.job.status == "succeeded"), default=None)
 
 
