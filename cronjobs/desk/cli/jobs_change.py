@@ -428,8 +428,8 @@ retry: Final = _command(
     """Requeue dead, cancelled or retrying jobs: due now, with all their tries restored.
 
     Give ids, or select jobs with the filters of "jobs list". With filters, the command counts the selected jobs and
-    asks for confirmation.
-    The jobs keep their history. Exit code 1: one of the jobs is running, has succeeded, or does not exist.
+    asks for confirmation. The jobs keep their history. Exit code 1: one of the jobs is running, has succeeded, or does
+    not exist.
     """,
 )
 
@@ -438,9 +438,9 @@ cancel: Final = _command(
     """Cancel jobs: waiting ones at once, running ones at their runner's next heartbeat.
 
     Give ids, or select jobs with the filters of "jobs list". With filters, the command counts the selected jobs and
-    asks for confirmation.
-    A job's command is stopped together with all processes that it started. A Python handler learns of the request
-    through ctx.check() or ctx.cancelled. Exit code 1: one of the jobs has already ended, or does not exist.
+    asks for confirmation. A job's command is stopped together with all processes that it started. A Python handler
+    learns of the request through ctx.check() or ctx.cancelled. Exit code 1: one of the jobs has already ended, or does
+    not exist.
     """,
 )
 
@@ -449,9 +449,9 @@ release: Final = _command(
     """Requeue running jobs whose runner is certainly gone, without waiting for their lease to expire.
 
     Run the command on the runner's host. It checks that the runner's process and everything that it started are gone.
-    It cannot check a process that ran before the host's last boot.
-    A release uses up no try, but counts as a loss towards run.max_losses. Exit code 1: the runner is alive, or cannot
-    be checked from here; the job is not running, or does not exist.
+    It cannot check a process that ran before the host's last boot. A release uses up no try, but counts as a loss
+    towards run.max_losses. Exit code 1: the runner is alive, or cannot be checked from here; the job is not running, or
+    does not exist.
     """,
 )
 
@@ -460,8 +460,7 @@ dismiss: Final = _command(
     """Acknowledge dead jobs: they stay dead, but no longer turn "status" and "check --live" red.
 
     Give ids, or select jobs with the filters of "jobs list". With filters, the command counts the selected jobs and
-    asks for confirmation.
-    "jobs retry" can still requeue dismissed jobs. A job that dies again turns "status" red again. Exit code 1: one of
-    the jobs is not dead, was dismissed before, or does not exist.
+    asks for confirmation. "jobs retry" can still requeue dismissed jobs. A job that dies again turns "status" red
+    again. Exit code 1: one of the jobs is not dead, was dismissed before, or does not exist.
     """,
 )

@@ -258,7 +258,7 @@ def _waiting_lines(health: Health, settings: Settings, times: Times, room: int) 
 
 
 def _without_time(health: Health, every: timedelta) -> list[str]:
-    """Say why the hosts' last ticks had no time left for due jobs: once for each type and timeout."""
+    """Return why the hosts' last ticks had no time left for due jobs: a line for each type and timeout."""
     said = {
         (safe(entry.get("job_type"), 60), str(entry.get("timeout_s"))): f"{words}{why_it_must_fit(entry)}"
         for tick in health.ticking(every)

@@ -55,7 +55,7 @@ def _other_paths(crontab: str, config: Path) -> list[str]:
 
 
 def blocks_that_run(crontab: str, restored: str, config: Path) -> list[tuple[str, DoubleRuns]]:
-    """Return the blocks besides that of *config* that run lines which *restored* has and *crontab* lacks.
+    """Return the other configurations' blocks whose ticks run lines that *restored* has and *crontab* lacks.
 
     Blocks whose file cannot be read are left out: their ticks run nothing.
     """

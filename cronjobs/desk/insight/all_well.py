@@ -1,4 +1,4 @@
-"""Say what a view shows if there is no finding."""
+"""Choose the text that a view shows if there is no finding."""
 
 from __future__ import annotations
 

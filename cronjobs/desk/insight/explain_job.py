@@ -315,7 +315,7 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
 
 
 def _released(last: int, count: int) -> str:
-    """Say that *count* claims were released. *last*: the number of the last of them."""
+    """Return a sentence about *count* released claims. *last*: the number of the last of them."""
     first = last - count + 1
     which = f"Attempt {last} was" if first == last else f"Attempts {first} to {last} were"
     return f"{which} released before {'it' if first == last else 'they'} began."
@@ -390,7 +390,7 @@ def _done(job: JobFacts, action: str, at: datetime) -> str:
 
 
 def _in_vain(job: JobFacts, at: datetime) -> str:
-    """If the running attempt succeeded anyway, say that the cancel had no effect. Otherwise return ""."""
+    """Return a clause if the running attempt succeeded anyway, so that the cancel had no effect, else ""."""
     ran = _ran_at(job, at)
     if ran is None or ran.outcome != "succeeded":
         return ""

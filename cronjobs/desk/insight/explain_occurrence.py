@@ -582,7 +582,7 @@ def _grace(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     over, grace = facts.last_for + definition.starts_later_by + definition.grace, duration_text(definition.grace)
     early = row is not None and _ran_early(facts, row)
     if row is not None and row.job_id is not None and not early:
-        # The job's row is gone. If the job was dead, another sentence says so.
+        # The job's row is gone. If the job was dead, another sentence reports that.
         if job is None:
             return []
         if job.status == "succeeded":

@@ -67,7 +67,7 @@ def who(tick: TickFacts | None) -> str | None:
 
 
 def left_to_another_tick(maker: TickFacts | None, job: JobFacts | None) -> list[str]:
-    """Say that *maker*, the tick that made *job*, may have been unable to run it.
+    """Return a sentence if *maker*, the tick that made *job*, may have been unable to run it.
 
     Return [] if the tick could load all code, if the job began before that tick ended, or if the recorded reason why
     the job did not start already names the fault.

@@ -159,8 +159,7 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
         only_lost = "failed" not in ended
         run = "attempt" if only_lost else "run"
         last = f"the last {run}" if most == 1 else f"the last {most} {run}s"
-        # Say that the runners died. The handler may be correct, since a runner's death proves nothing against the
-        # handler.
+        # Add that the runners died, since a runner's death proves nothing against the handler.
         if only_lost:
             ended += ": its runner died or lost its lease" if most == 1 else ": their runners died or lost their leases"
         waits = tuple(name for name in names if name in same.waiting)
@@ -244,7 +243,7 @@ def _make_up(missing: _ScheduleMissing) -> str:
 
 
 def _not_run(health: Health, every: timedelta, same: SameCause) -> Iterator[Finding]:
-    """Find schedules with occurrences that did not run, unless another finding says why."""
+    """Find schedules with occurrences that did not run, unless another finding reports why."""
     unreported = {
         name: [
             each
@@ -298,7 +297,7 @@ def _why_not(schedule: str, found: UnrunOccurrences, health: Health) -> str:
 
 
 def _is_reported_elsewhere(job: JobNow | None, health: Health, every: timedelta) -> bool:
-    """Return whether another finding says why *job* did not run."""
+    """Return whether another finding reports why *job* did not run."""
     if job is None:
         return False
     if job.status == "running":

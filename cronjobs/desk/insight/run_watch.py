@@ -130,7 +130,7 @@ def _further_back(
     """Read rows older than *rows*, back to a row that decides whether something did not run."""
     more: list[OccurrenceResult] = []
     page = list(rows)
-    known: set[int] = set()  # jobs whose other rows say nothing new
+    known: set[int] = set()  # jobs whose other rows add nothing
     for _ in range(PAGES):
         judged = standing(page, head, now, grace)
         known |= {entry.job.id for entry in judged.not_run if entry.job is not None}
