@@ -365,7 +365,7 @@ def print_tick(tick: host.BareTick, wanted: CrontabArgs, environment: dict[str, 
 
 
 def _warn_of_another_database(reached: str, settings: Settings, environment: dict[str, str]) -> None:
-    """Warn if this shell's settings name another database than the one that the tick reached."""
+    """Warn if this shell's settings name a different database from the one that the tick reached."""
     if not settings.database or reached == (here := str(parse_url(settings.database, settings.schema))):
         return
     complain(f"this shell's settings name another database: {here}")

@@ -220,7 +220,7 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
         elif verb is DISMISS and job.dismissed:
             refused[job_id] = "is already dismissed, nothing to do"
         elif verb is CANCEL and job.status is Status.DEAD:
-            refused[job_id] = f'is dead: to have it count as dealt with, type "cronjobs jobs dismiss {job_id}"'
+            refused[job_id] = f'is dead: to acknowledge its death, type "cronjobs jobs dismiss {job_id}"'
         elif job.status in verb.takes:
             operation.result.again.append(job_id)
         elif verb is RETRY and job.status is Status.QUEUED:

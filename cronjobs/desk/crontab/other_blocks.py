@@ -32,7 +32,6 @@ class OtherBlock:
 
     @property
     def removal(self) -> str:
-        """The command that removes the block."""
         return f"cronjobs crontab remove --config {shlex.quote(self.config)}"
 
 

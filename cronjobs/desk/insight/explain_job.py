@@ -44,7 +44,7 @@ from cronjobs.desk.insight.explain_phrases import (
     who,
 )
 from cronjobs.desk.insight.formatting import LocalTimes, long_jobs_off
-from cronjobs.desk.insight.judged_types import MENDED_OR_ENVIRONMENT
+from cronjobs.desk.insight.judged_types import FIXED_OR_ENVIRONMENT
 from cronjobs.desk.insight.kept_from_starting import did_not_start
 from cronjobs.desk.insight.stopped_jobs import settling
 from cronjobs.desk.rules.tick_rows import no_end
@@ -240,7 +240,6 @@ def job_sentences(job: JobFacts, times: LocalTimes, around: Now, after: datetime
 
 
 def in_order(dated: Iterable[tuple[datetime, str]]) -> list[str]:
-    """Sort sentences by their instants."""
     return [sentence for _, sentence in sorted(dated, key=lambda pair: pair[0])]
 
 
@@ -625,7 +624,7 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
         reasons.append(f"on {name(host)} {missing_because([(where, what) for _, where, what in faults])}")
     if facts.loads_only_here:
         compare = 'compare "cronjobs config show" and "cronjobs crontab show"'
-        reasons.append(f"on this host, this command could load it, so {MENDED_OR_ENVIRONMENT}: {compare}")
+        reasons.append(f"on this host, this command could load it, so {FIXED_OR_ENVIRONMENT}: {compare}")
     return reasons
 
 

@@ -36,7 +36,7 @@ def with_obstacles(
 ) -> JobFacts:
     """Return *job* with the reasons why it does not start."""
     if job.status == Status.DEAD:
-        # Name the effect of which the job died, or else another effect of the job with an unknown outcome.
+        # Name the effect that the job died of, or else another effect of the job with an unknown outcome.
         last = job.attempts[-1] if job.attempts else None
         reported = None if last is None else unsettled_effect(connection, last.error_type, last.error)
         return replace(job, unsettled=reported or unknown_of(connection, [job.id]).get(job.id))

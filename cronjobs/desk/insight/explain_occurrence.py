@@ -675,7 +675,6 @@ def _as_clause(sentence: str) -> str:
 
 
 def counts_of(explanations: Iterable[Explanation]) -> Counter[str]:
-    """Count occurrences by verdict."""
     counts: Counter[str] = Counter()
     for each in explanations:
         counts[each.verdict] += each.facts["count"]

@@ -97,8 +97,8 @@ def pause(pause: PauseFacts, times: LocalTimes) -> str:
 
 
 @dataclass(frozen=True)
-class ByHand:
-    """A run triggered by hand.
+class TriggeredRun:
+    """A run that a person triggered.
 
     ``said``: a sentence about it. ``does_it``: whether the run succeeded or can still succeed.
     """
@@ -107,7 +107,7 @@ class ByHand:
     does_it: bool
 
 
-def triggered(runs: Sequence[Triggered], times: LocalTimes) -> ByHand | None:
+def triggered(runs: Sequence[Triggered], times: LocalTimes) -> TriggeredRun | None:
     """Return the newest successful run by hand, else the newest run by hand, or None if there is none.
 
     An explanation mentions such a run, since the reader may then not need to repeat the work.
@@ -127,7 +127,7 @@ def triggered(runs: Sequence[Triggered], times: LocalTimes) -> ByHand | None:
     ended = became[Status(best.status)] if best.status else "has ended; its row has been deleted"
     by = f"{name(best.by)} triggered" if best.by else "was triggered"
     said = f"Job {best.job_id}, which {by} at {times.clock(best.at)}, {ended}."
-    return ByHand(said, best.status not in (Status.DEAD, Status.CANCELLED))
+    return TriggeredRun(said, best.status not in (Status.DEAD, Status.CANCELLED))
 
 
 def between(first: datetime, last: datetime, times: LocalTimes) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from cronjobs.desk.insight.finding import Covered, Finding, Severity, for_the_file_here, several, typed, waiting_words
 from cronjobs.desk.insight.formatting import host_of
 from cronjobs.desk.insight.health import Health
-from cronjobs.desk.insight.judged_types import MENDED_OR_ENVIRONMENT
+from cronjobs.desk.insight.judged_types import FIXED_OR_ENVIRONMENT
 from cronjobs.desk.insight.kept_from_starting import (
     did_not_start,
     kept_from_starting_here,
@@ -314,7 +314,7 @@ def _of_hosts(
             found = replace(found, command=typed("cronjobs check --config", str(file)))
         elif tick["host"] == here:
             shown = '"cronjobs config show" shows where values come from'
-            absent = f'if "cronjobs check" does not find this on {here}, {MENDED_OR_ENVIRONMENT} ({shown})'
+            absent = f'if "cronjobs check" does not find this on {here}, {FIXED_OR_ENVIRONMENT} ({shown})'
             found = replace(found, text=f"{found.text}; {absent}", command=_SHOW_CRON)
     return found
 
@@ -401,7 +401,7 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
         what = f"hosts have {'had ' if long else ''}different files{LONG if long else ''}"
     elif long:
         # The host that had the file in force may have stopped only a moment ago.
-        what = f"{LONG.strip()}, the hosts that tick have had another file than the one in force"
+        what = f"{LONG.strip()}, the hosts that tick have had a different file from the one in force"
     else:
         what = "no host that ticks has the file in force"
     text = f"{what}: {said}"

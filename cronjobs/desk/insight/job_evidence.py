@@ -391,7 +391,7 @@ def _place(job: Any) -> dict[str, Any]:
 
 
 def type_facts(connection: Connection, job_type: str, settings: Settings, types: JobTypes) -> TypeFacts:
-    """Return whether some host can run a job type, and if not, why not, as far as ticks recorded it."""
+    """Return what ticks recorded about a job type: whether some host can run it, and if not, why not."""
     runnable = present_types(connection, remembered(settings.run.every))
     known = None if runnable is None else job_type in runnable
     since, silent_since = None, None

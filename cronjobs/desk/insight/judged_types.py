@@ -20,8 +20,8 @@ from cronjobs.engine.store.job_types import Loaded, present_types, remembered, t
 from cronjobs.engine.store.schedules import renames
 
 # Why this command may not find a fault that this host's last tick recorded.
-MENDED_OR_ENVIRONMENT: Final = (
-    "the fault was mended after the last tick, or ticks have another environment than your shell"
+FIXED_OR_ENVIRONMENT: Final = (
+    "the fault was fixed after the last tick, or ticks have a different environment from your shell"
 )
 
 # For at most this many unknown types, find out when work began to wait. Each type costs a query on ticks.

@@ -352,7 +352,7 @@ def faults_of_type(job_type: str, wheres: Iterable[str], inline: bool) -> tuple[
 
 
 def faults_of_imports(wheres: Iterable[str]) -> tuple[str, ...]:
-    """Return the faults because of which some handlers were not imported."""
+    """Return the faults that kept some handlers from being imported."""
     return tuple(where for where in wheres if where == "imports" or where.startswith(_OF_IMPORTS))
 
 

@@ -244,7 +244,6 @@ def newest_ticks(connection: Connection, limit: int) -> Sequence[Row[Any]]:
 
 
 def first_tick_at(connection: Connection) -> datetime | None:
-    """Return when the oldest stored tick began."""
     found: datetime | None = connection.execute(select(func.min(ticks.c.started_at))).scalar()
     return found
 

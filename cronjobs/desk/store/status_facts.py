@@ -330,7 +330,7 @@ def _since(ticks: Iterable[Any], holds: Callable[[Any], bool]) -> datetime | Non
 
 @dataclass(frozen=True)
 class WithoutProcess:
-    """The last ticks of a host, all of which could not start the process of a long job: how many, and since when."""
+    """How many of a host's last ticks in a row could not start the process of a long job, and since when."""
 
     ticks: int
     since: datetime

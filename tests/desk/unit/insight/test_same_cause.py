@@ -385,7 +385,7 @@ def test_a_fault_of_this_hosts_ticks_that_is_not_found_here_sends_nobody_elsewhe
 ) -> None:
     """The operator was on the very host where the finding told them to run "cronjobs check"."""
     monkeypatch.setenv("CRONJOBS_HOST", "web1")
-    absent = 'if "cronjobs check" does not find this on web1, the fault was mended after the last tick, or ticks have'
+    absent = 'if "cronjobs check" does not find this on web1, the fault was fixed after the last tick, or ticks have'
     ours = tick("web1", NO_MODULE) | {"config": str(SETTINGS.file)}
     [found] = troubles(facts(ticks=[ours]), SETTINGS)
     assert absent in found.text
