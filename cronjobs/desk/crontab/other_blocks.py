@@ -36,7 +36,7 @@ class OtherBlock:
 
 
 def other_blocks(crontab: str, config: Path, *, root: Path = Path("/")) -> list[OtherBlock]:
-    """Return the blocks besides that of *config* that tick for the same project and database, or cannot tick at all.
+    """Return the other configurations' blocks that tick for the same project and database, or whose ticks fail.
 
     Both configuration files are read as cron's ticks read them, with the variables that each block has.
     """

@@ -43,7 +43,7 @@ from cronjobs.desk.insight.explain_phrases import (
     triggered,
     who,
 )
-from cronjobs.desk.insight.formatting import LocalTimes, long_jobs_off
+from cronjobs.desk.insight.formatting import LocalTimes, counted, long_jobs_off
 from cronjobs.desk.insight.judged_types import FIXED_OR_ENVIRONMENT
 from cronjobs.desk.insight.kept_from_starting import did_not_start
 from cronjobs.desk.insight.stopped_jobs import settling
@@ -180,8 +180,8 @@ def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
     """Explain why the ticks that found the job due did not start it."""
     killed = []
     if job.killed is not None:
-        count, why = job.killed.ticks, no_end(*job.killed)
-        killed = [f"{count:,} {'tick' if count == 1 else 'ticks'} did not start it, and never recorded an end: {why}."]
+        ticks, why = counted(job.killed.ticks, "tick"), no_end(*job.killed)
+        killed = [f"{ticks} did not start it, and never recorded an end: {why}."]
     if job.passed_over is None:
         return killed
     tick = job.passed_over.tick
@@ -203,18 +203,17 @@ def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
     decided = next((row.ledger.decided_at for row in life.rows if row.ledger.outcome == "enqueued"), None)
     sentences = []
     said = {
-        "coalesced": "The job also stands for {} more {} of {}",
-        "skipped": "Because of this job, {} {} of {} {} skipped",
+        "coalesced": ("The job also stands for {} of {}", "more occurrence"),
+        "skipped": ("Because of this job, {} of {} {} skipped", "occurrence"),
     }
-    for outcome, text in said.items():
+    for outcome, (text, what) in said.items():
         rows = [row for row in life.rows if row.ledger.outcome == outcome]
         if rows:
             count = sum(row.ledger.whole_count for row in rows)
-            what = "occurrence" if count == 1 else "occurrences"
             first, last = rows[0].ledger.whole_first, rows[-1].ledger.whole_last
             where = f"at {times.clock(last)}" if count == 1 else from_to(first, last, times)
             was = "was" if count == 1 else "were"
-            sentence = f"{text.format(f'{count:,}', what, name(rows[0].schedule), was)}, {where}."
+            sentence = f"{text.format(counted(count, what), name(rows[0].schedule), was)}, {where}."
             settled = min(row.ledger.decided_at for row in rows)
             sentences.append((made_at if settled == decided else settled, sentence))
     return sentences
@@ -583,7 +582,7 @@ def _ahead(ahead: JobsAhead | None) -> str:
     if ahead is None:
         return ""
     count = ahead.better + ahead.earlier
-    number = f"{'at least ' if ahead.more else ''}{count:,} due {'job' if count == 1 else 'jobs'}"
+    number = f"{'at least ' if ahead.more else ''}{counted(count, 'due job')}"
     come = "comes" if count == 1 else "come"
     which = " with a better priority" if not ahead.earlier else " that became due earlier" if not ahead.better else ""
     among = f", {ahead.better:,} of them with a better priority" if not which else ""

@@ -38,7 +38,7 @@ from cronjobs.desk.insight.explain_phrases import (
     triggered,
     who,
 )
-from cronjobs.desk.insight.formatting import LocalTimes
+from cronjobs.desk.insight.formatting import LocalTimes, counted
 from cronjobs.desk.insight.kept_from_starting import did_not_start
 from cronjobs.engine.rules.occurrences import BEFORE, NOT_MADE_UP, ON_TIME_WITHIN, ran_early
 from cronjobs.engine.schedules.decide import CRON_RAN
@@ -222,8 +222,7 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
     sentences.append(f"{made}{at}, {late(delay)}{more}.")
     sentences += left_to_another_tick(facts.settler, facts.job)
     if facts.stands_for > 1:
-        others = facts.stands_for - 1
-        sentences.append(f"That run stands for {others:,} other {'occurrence' if others == 1 else 'occurrences'} too.")
+        sentences.append(f"That run stands for {counted(facts.stands_for - 1, 'other occurrence')} too.")
     later = facts.definition.starts_later_by if facts.definition else timedelta(0)
     if later:
         until = times.clock(facts.last_for + later)
@@ -390,7 +389,7 @@ def _doing_then(job: JobFacts, moment: datetime, times: LocalTimes) -> str:
     if tried[-1].outcome == "snoozed":
         return f"Its attempt {tried[-1].number} had snoozed the job, and the job was still waiting then."
     turn = "another try" if tried[-1].outcome in ("failed", "timed_out") else "another turn"
-    return f"After {'1 attempt' if len(tried) == 1 else f'{len(tried):,} attempts'} it was waiting for {turn} then."
+    return f"After {counted(len(tried), 'attempt')} it was waiting for {turn} then."
 
 
 def _missed(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
@@ -688,4 +687,4 @@ def summary(counts: Counter[str], left_out: bool) -> str:
         return f"no occurrence{older}"
     others = [word for word in counts if word not in OCCURRENCE_VERDICTS]  # these are verdicts of exec runs
     parts = [f"{counts[word]:,} {word.replace('_', ' ')}" for word in (*OCCURRENCE_VERDICTS, *others) if counts[word]]
-    return f"{total:,} {'occurrence' if total == 1 else 'occurrences'}: {', '.join(parts)}{older}"
+    return f"{counted(total, 'occurrence')}: {', '.join(parts)}{older}"

@@ -103,7 +103,7 @@ class Finding:
 
     @property
     def alarm(self) -> bool:
-        """Whether someone has to look now, since the finding is no notice and nobody has acknowledged it."""
+        """Whether someone has to look now: the finding is not a notice, and nobody has acknowledged it."""
         return self.severity is not Severity.NOTICE and self.ack is None
 
 

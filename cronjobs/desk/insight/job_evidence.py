@@ -29,7 +29,7 @@ from cronjobs.desk.insight.explain_facts import (
     TypeFacts,
 )
 from cronjobs.desk.insight.explain_phrases import missing_because
-from cronjobs.desk.insight.formatting import at_work_within
+from cronjobs.desk.insight.formatting import at_work_within, counted
 from cronjobs.desk.insight.judged_types import judged_types
 from cronjobs.desk.insight.kept_from_starting import kept_from_starting, kept_from_starting_here, recorded_causes
 from cronjobs.desk.insight.releasing import Holders
@@ -372,7 +372,7 @@ def _after_others(did: Any) -> str:
     begun = did_of(did).get("claimed")
     if not isinstance(begun, int) or begun < 1:
         return ""
-    return f", which had begun {begun:,} {'job' if begun == 1 else 'jobs'}"
+    return f", which had begun {counted(begun, 'job')}"
 
 
 def _ran_in(tick: Any, attempt: AttemptFacts) -> bool:

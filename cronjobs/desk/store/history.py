@@ -348,8 +348,8 @@ def gap_before_oldest(connection: Connection, retention: timedelta, gap: timedel
     """Return the gap before the oldest tick that is kept, if ticks ran before it, else None.
 
     The gap began at ``started_at`` or earlier: an occurrence was due then, and waited for this tick. Occurrences of a
-    backfill do not count. Without such a gap, the oldest tick ran as long ago as the *retention* of ticks. ``host`` and
-    ``did`` are the tick's.
+    backfill do not count. If ticks had run all the time, the oldest tick would be as old as the *retention* of ticks.
+    ``host`` and ``did`` are the tick's.
     """
     return run(
         connection,

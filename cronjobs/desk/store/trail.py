@@ -1,4 +1,4 @@
-"""Read the audit trail: who did what, to what and when."""
+"""Read the audit trail: who did what to which subject, and when."""
 
 from __future__ import annotations
 
