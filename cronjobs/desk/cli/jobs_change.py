@@ -372,7 +372,7 @@ def _alike(refused: Mapping[int, str]) -> list[str]:
     for job_id, why in sorted(refused.items()):
         kinds.setdefault(re.sub(r"\d+", "0", why), []).append(job_id)
     return [
-        f"job {first} {refused[first]}" + (f"; {len(more):,} more are like it (--json lists them)" if more else "")
+        f"job {first} {refused[first]}" + (f"; {len(more):,} more like it (--json lists them)" if more else "")
         for first, *more in kinds.values()
     ]
 

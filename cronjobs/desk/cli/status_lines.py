@@ -296,4 +296,6 @@ def _queue_lines(health: Health, times: Times, trends: QueueTrends, room: int) -
         rows.append([safe(name, 200), f"{queue.due:,}", rough(times.now - oldest), trend])
     lines = table(rows, ["queue", ">due", ">oldest", "trend"], room=room, at_most={0: 24 if room >= 69 else 10, 1: 11})
     lines += [f"… and {len(due) - 5:,} more with due jobs (--json shows them)"] if len(due) > 5 else []
-    return lines + ([f"… and {health.waiting.more_queues:,} smaller queues"] if health.waiting.more_queues else [])
+    return lines + (
+        [f"… and {counted(health.waiting.more_queues, 'smaller queue')}"] if health.waiting.more_queues else []
+    )

@@ -455,7 +455,7 @@ class Explanation:
 
 
 def plain(value: Any) -> Any:
-    """Convert facts to JSON values. Fields that are None, False or empty are dropped. Time spans become seconds."""
+    """Convert facts to JSON values. Drop fields that are None, False, 0, [] or {}. Time spans become seconds."""
     pairs = None
     if is_dataclass(value) and not isinstance(value, type):
         pairs = {field.name: plain(getattr(value, field.name)) for field in fields(value)}

@@ -9,7 +9,7 @@ from shlex import quote
 from typing import Any
 
 from cronjobs.desk.insight.finding import Covered, Finding, Severity, for_the_file_here, several, typed, waiting_words
-from cronjobs.desk.insight.formatting import host_of
+from cronjobs.desk.insight.formatting import counted, host_of
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.judged_types import FIXED_OR_ENVIRONMENT
 from cronjobs.desk.insight.kept_from_starting import (
@@ -225,7 +225,7 @@ def _together(faults: Iterable[tuple[str, str, str]]) -> Iterator[tuple[list[str
     for where, what, text in faults:
         alike.setdefault(what if what.startswith(DISABLED) else text, []).append((where, what, text))
     for same in alike.values():
-        more = f" (and {len(same) - 1:,} more entries like it)" if len(same) > 1 else ""
+        more = f" (and {counted(len(same) - 1, 'more entry', 'more entries')} like it)" if len(same) > 1 else ""
         yield [where for where, _, _ in same], same[0][1], f"{same[0][2]}{more}"
 
 

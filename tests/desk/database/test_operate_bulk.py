@@ -486,7 +486,7 @@ def test_many_refusals_of_one_kind_are_one_line(cronjobs: Cronjobs, rows: Rows) 
     assert refused.code == 1
     assert refused.err == (
         f"job {pairs[0][0]} released its key when it was cancelled, and job {pairs[0][1]} has the key now; "
-        "2 more are like it (--json lists them)\n"
+        "2 more like it (--json lists them)\n"
     )
 
 
