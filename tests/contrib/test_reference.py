@@ -127,7 +127,7 @@ def test_the_command_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_first_file_is_valid_and_so_is_each_example_in_it() -> None:
-    text = starter_yaml(timezone="Europe/Berlin", project="shop")
+    text = starter_yaml(timezone="Europe/Berlin", project="shop", changed={}, handlers="jobs.py")
     assert refused_by_schema(text) == refused_by_schema(with_examples(text)) == []
 
 

@@ -59,11 +59,10 @@ def check(
     except UntrustedFiles:
         # check_config.check() below reports untrusted files.
         known = None
-    file = str(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     with users_code():
-        found = check_config.check(settings, known, file=file, environ=os.environ, now=SYSTEM.now())
+        found = check_config.check(settings, known, file=str(source.file), environ=os.environ, now=SYSTEM.now())
     if not as_json and (live or against is not None):
-        # Notes on the file are the same in every run, and would hide what the database says.
+        # Notes on the file are the same in every run, and would distract from what the database shows.
         found = replace(found, notes=())
     wrong: list[str] = []
     if live:

@@ -40,7 +40,7 @@ class Live:
 
 
 def ask_database(settings: Settings, known: JobTypes | None) -> Live:
-    """Return what is wrong in the database, and what there is to say about the file. Raises DatabaseError."""
+    """Return what is wrong in the database, and notes about the file. Raises DatabaseError."""
     if not settings.database:
         why = settings.database_unset or "--live needs a database, and none is set"
         raise ConfigError([Problem(str(settings.file), *settings.positions.get("database", (0, 0)), "database", why)])

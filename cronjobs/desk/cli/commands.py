@@ -37,7 +37,7 @@ class PlainCommand(TyperCommand):
     def _mend_the_hint(self, error: Any, given: str) -> None:
         """Drop suggestions that are not close to what the user typed, such as --help for --schedule.
 
-        If the user typed an argument as an option, say so in the error.
+        If the user typed an argument as an option, the error explains that.
         """
         if getattr(error, "possibilities", None):
             error.possibilities = [each for each in error.possibilities if nearest(given, [each.lstrip("-")], 0.7)]

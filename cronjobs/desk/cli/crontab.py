@@ -33,7 +33,7 @@ from cronjobs.text import one_line
 class CrontabGroup(LazyGroup):
     table = {  # noqa: RUF012 never changed
         "show": CommandRow(
-            "crontab:show", "Print the lines that install would write, and say whether your crontab has them."
+            "crontab:show", "Print the lines that install would write, and report whether your crontab has them."
         ),
         "install": CommandRow(
             "crontab:install", "Put the line into your crontab, after a test tick in cron's bare environment succeeds."
@@ -85,7 +85,7 @@ AnywayOption = Annotated[
 
 
 def show(context: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Print the lines that install would write, and say whether your crontab has them.
+    """Print the lines that install would write, and report whether your crontab has them.
 
     Changes nothing. If this host has no crontab command, give the line to another scheduler.
     """
@@ -123,10 +123,10 @@ def install(
         )
     if twice.changed:
         doubts.append(f"{twice.sentence_changed}. To run only one: {twice.settle_changed}")
-    for say in doubts:
+    for doubt in doubts:
         if not force and crontab.find(old, wanted.file) is None:
-            raise crontab.CrontabError(f"{say}; to install anyway, add --force")
-        complain(say)
+            raise crontab.CrontabError(f"{doubt}; to install anyway, add --force")
+        complain(doubt)
     new, taken = _with_orphans(crontab.install(old, wanted.block, wanted.file, place_of_block(old)), wanted)
     if dry_run:
         echo_dry_run(old, new)
@@ -212,7 +212,7 @@ def _left_as_comments(file: Path, old: str, new: str) -> str:
 
 
 def still_run_by(blocks: Sequence[tuple[str, double_runs.DoubleRuns]], file: Path, text: str) -> str:
-    """Say that ticks of *blocks* run lines swapped to *file*, and how to hand the lines over to these blocks."""
+    """Explain that ticks of *blocks* run lines swapped to *file*, and how to hand the lines over to these blocks."""
     path = one_line(blocks[0][0], 300)
     has_block = crontab.find(text, file) is not None
     first = f"cronjobs crontab remove --config {one_line(str(file), 300)}, then " if has_block else ""
@@ -281,12 +281,8 @@ class CrontabState:
             sentence = f"{twice.sentence}: to hand these lines over and install this block, run {twice.hand_over}"
             return cls("missing", sentence, None, text)
         if found is None:
-            return cls(
-                "missing",
-                (f'the crontab of {owner} does not have this block: run "cronjobs crontab install"'),
-                None,
-                text,
-            )
+            sentence = f'the crontab of {owner} does not have this block: run "cronjobs crontab install"'
+            return cls("missing", sentence, None, text)
         if crontab.install(text, wanted.block, wanted.file) == text:
             return cls("same", f"{owner}'s crontab has exactly this", found.text, text)
         sentence = (
@@ -313,8 +309,7 @@ class CrontabState:
 
 def config_file(context: typer.Context, given: Path | None) -> Path:
     """Return the absolute path from --config (before or after the command), $CRONJOBS_CONFIG or ./cronjobs.yaml."""
-    named = Source(context, given).given("config")
-    return program.absolute(Path(named or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
+    return program.absolute(Source(context, given).file)
 
 
 def write(old: str, new: str) -> None:
@@ -335,7 +330,6 @@ def trial(
     """Run one tick in cron's environment. Raises TrialTickFailed if the tick fails, unless *force*.
 
     If the tick would refuse to apply the file, no tick runs, since it would go on with the schedules in the database.
-
     ``host.bare_tick`` explains *taken_over*.
     """
     if not force and (refused := _why_refused(wanted, environment)):
@@ -371,7 +365,7 @@ def print_tick(tick: host.BareTick, wanted: CrontabArgs, environment: dict[str, 
 
 
 def _warn_of_another_database(reached: str, settings: Settings, environment: dict[str, str]) -> None:
-    """Warn if this shell's settings name another database than the one that the tick reached."""
+    """Warn if this shell's settings name a different database from the one that the tick reached."""
     if not settings.database or reached == (here := str(parse_url(settings.database, settings.schema))):
         return
     complain(f"this shell's settings name another database: {here}")

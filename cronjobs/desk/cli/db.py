@@ -190,7 +190,7 @@ def grants(
     replace: Annotated[
         bool,
         typer.Option(
-            "--replace", help=('Let enqueuers use on_conflict="replace", which changes jobs that have not begun.')
+            "--replace", help='Let enqueuers use on_conflict="replace", which changes jobs that have not begun.'
         ),
     ] = False,
     find: Annotated[
@@ -218,11 +218,11 @@ def adopt(
 ) -> None:
     """Assign the database to the configuration's project and environment.
 
-    Use this for a copy that was restored elsewhere, for the database of a project that was renamed, or for a database
-    that "db copy" closed. Until you adopt the database, ticks claim no jobs there. The command refuses if hosts are
-    still ticking for the database's present project and environment. In that case the configuration file here is most
-    likely the wrong file. Think before you adopt a copy of production: its waiting jobs will run here. The audit trail
-    records the adoption.
+    Use this for a copy restored elsewhere, for the database of a renamed project, or for a database that "db copy"
+    closed. Until you adopt the database, ticks claim no jobs there. The command refuses if hosts are still ticking for
+    the database's present project and environment. In that case the configuration file here is most likely the wrong
+    file. Think before you adopt a copy of production: its waiting jobs will run here. The audit trail records the
+    adoption.
     """
     settings = load_settings(source)
     with closing(open_database(settings)) as database, database.write() as connection:

@@ -113,8 +113,6 @@ def _print_content(content: Content, verb: str) -> None:
 
 
 def _print_leftovers(outside: list[Leftover]) -> None:
-    if not outside:
-        return
     complain("what stays, because it is outside the database:")
     for each in outside:
         complain(f"    {each.what}: {each.where}")

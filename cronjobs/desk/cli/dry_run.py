@@ -75,7 +75,7 @@ def _lines(settings: Settings, known: JobTypes, found: Outlook) -> list[str]:
     for schedule in found.schedules[:LINES]:
         lines += _schedule_lines(settings.timezone, schedule)
     if len(found.schedules) > LINES:
-        lines.append(f"… and {len(found.schedules) - LINES} more schedules")
+        lines.append(f"… and {counted(len(found.schedules) - LINES, 'more schedule')}")
     if found.jobs:
         lines.append(f"would run {counted(found.due, 'job')}, in this order:")
         lines += [f"  {_job_line(settings, known, job)}" for job in found.jobs]

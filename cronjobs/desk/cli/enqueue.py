@@ -113,7 +113,7 @@ def enqueue(
             concurrency_key=concurrency_key,
             max_attempts=max_attempts,
             timeout=limit,
-            meta=parse_values.pairs(meta or [], "--meta"),
+            meta=parse_values.pairs(meta or []),
         )
         new = replace(new, enqueued_by=f"cli:{operator()}")
         if not force and not no_import:

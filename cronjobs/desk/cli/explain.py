@@ -102,14 +102,14 @@ def explain(
 ) -> None:
     """Explain why something ran or did not: when it was due, under which definition, what ticks did, how it ended.
 
-    Without a time, the command explains the schedule's last occurrence, and says if the schedule has been retired,
-    paused or changed since. It also says why there was no run: no tick, an unfinished job, a pause, another definition
-    in force, or a clock change. It reads what ticks recorded in the ledger, which is kept for retention.occurrences.
-    Times without an offset are in the schedule's time zone.
+    Without a time, the command explains the schedule's last occurrence, and reports whether the schedule has been
+    retired, paused or changed since. If there was no run, it explains why: no tick, an unfinished job, a pause, another
+    definition in force, or a clock change. It reads what ticks recorded in the ledger, which is kept for
+    retention.occurrences. Times without an offset are in the schedule's time zone.
 
-    For a job, given by its number or by --key, the command says who created the job, how each attempt went, what state
-    the job is in, and what happens next. For a job type, it says which ticks could run the type (or since when no
-    tick can), which modules could not be imported, and which jobs are waiting.
+    For a job, given by its number or by --key, the command reports who created the job, how each attempt went, what
+    state the job is in, and what happens next. For a job type, it reports which ticks could run the type (or since when
+    no tick can), which modules could not be imported, and which jobs are waiting.
 
     --json prints one object with subject, at, verdict, sentences and facts. For a list of occurrences, the printed
     object has subject, from, to, summary and counts, and contains one such object per occurrence under "occurrences".

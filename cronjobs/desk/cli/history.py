@@ -171,21 +171,21 @@ def history(
 
     The first line counts everything. Next, each thing that went wrong has a line of its own: jobs that died; attempts
     that failed, timed out, were lost, interrupted or cancelled; and occurrences that were missed, or that a wrong clock
-    ran early. A line also says when retention removed dead jobs that nobody had dealt with, since their deaths are not
-    listed any more. Without --outcome, the list also shows who cancelled jobs or asked them to stop, who retried,
-    dismissed, released or rescheduled them, who triggered or backfilled a schedule, and who settled an effect. With
-    --outcome cancelled, it shows who cancelled jobs. With neither --outcome nor --type, it also shows when no host
-    ticked, when one host did not tick, and when no tick fired schedules; ticks that never recorded their end; clocks
-    that were set back; when a running tick could not use the database; parts of the file or of the code that ticks
-    could not use; pauses; and deploys, which are files that were applied and hosts that ran other code. If there are
-    more entries than --limit, entries with the same error share a line. Then come the counts, by schedule and job type,
-    of what succeeded, was snoozed, skipped or coalesced. stderr says how many entries were left out. "cronjobs jobs
-    show ID" prints whole errors, tracebacks and outputs.
+    ran early. A line also reports when retention removed dead jobs that nobody had dealt with, since their deaths are
+    not listed any more. Without --outcome, the list also shows what people did: cancels, requests to stop, retries,
+    dismissals, releases, reschedules, triggers, backfills and settled effects. With --outcome cancelled, it shows who
+    cancelled jobs. With neither --outcome nor --type, it also shows times without ticks (of all hosts, or of one host),
+    times in which no tick fired schedules, ticks that never recorded their end, clocks that were set back, times in
+    which a running tick could not use the database, parts of the file or the code that ticks could not use, pauses, and
+    deploys (a file was applied, or a host ran other code). If there are more entries than --limit, entries with the
+    same error share a line. Then come the counts, by schedule and job type, of what succeeded, was snoozed, skipped or
+    coalesced. stderr reports how many entries were left out. "cronjobs jobs show ID" prints whole errors, tracebacks
+    and outputs.
 
     --json prints an object for each entry, with its kind: attempt, death, occurrence, pruned, gap, schedules_off, tick,
     clock, outage, fault, pause, deploy or act. Entries of the first three kinds have most columns of their tables. An
     occurrence's outcome is what happened when it was due. A gap's host is null if no host ticked. The reason of a gap
-    says why ticks did not start, if a later tick recorded that. If there are more entries than --limit, failures and
+    is why ticks did not start, if a later tick recorded that. If there are more entries than --limit, failures and
     changes take precedence over the newest other entries.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
@@ -377,10 +377,9 @@ def _clocks(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
 
 
 def _faults(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
-    """Return each part of its file or code, and each process for long jobs, that a host could not use, and when a tick
-    could not use the database.
+    """Return what a host could not use, from when to when: parts of its file or code, processes, the database.
 
-    Each entry says from when to when. ``finished_at`` is None if the fault still existed at the end of the range.
+    ``finished_at`` is None if the fault still existed at the end of the range.
     """
     found: list[dict[str, Any]] = []
     present: dict[tuple[str, str, str, str], dict[str, Any]] = {}
@@ -480,7 +479,7 @@ def _job_ids(row: Any) -> list[int]:
 
 
 def _counts(count: Counter[str]) -> str:
-    """Return text such as "29 dead, 3 missed, 1 time without ticks, 11,854 succeeded". The worst comes first."""
+    """Return text such as "29 dead, 1 time without ticks, 3 missed, 11,854 succeeded". The worst comes first."""
     return ", ".join(
         counted(number, *_PLURALS[word]) if word in _PLURALS else f"{number:,} {word.replace('_', ' ')}"
         for word in (*BROKE, *QUIET)
@@ -551,7 +550,7 @@ def _in_columns(clock: str, word: str, text: str) -> list[str]:
 def _error(entry: Entry) -> str:
     """Return text such as ": OSError: no space left on device", or "" if no error is recorded.
 
-    Leave out the error's class if the outcome already says what happened, as for timed_out and lost.
+    Leave out the error's class if the outcome already shows what happened, as for timed_out and lost.
     """
     by_itself = entry.get("outcome", "failed") == "failed" and entry["error_type"] not in ("TimedOut", "Lost")
     kind, error = safe(entry["error_type"], 120) if by_itself else None, safe(entry["error"], 200)

@@ -220,7 +220,7 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
         elif verb is DISMISS and job.dismissed:
             refused[job_id] = "is already dismissed, nothing to do"
         elif verb is CANCEL and job.status is Status.DEAD:
-            refused[job_id] = f'is dead: to have it count as dealt with, type "cronjobs jobs dismiss {job_id}"'
+            refused[job_id] = f'is dead: to acknowledge its death, type "cronjobs jobs dismiss {job_id}"'
         elif job.status in verb.takes:
             operation.result.again.append(job_id)
         elif verb is RETRY and job.status is Status.QUEUED:
@@ -372,7 +372,7 @@ def _alike(refused: Mapping[int, str]) -> list[str]:
     for job_id, why in sorted(refused.items()):
         kinds.setdefault(re.sub(r"\d+", "0", why), []).append(job_id)
     return [
-        f"job {first} {refused[first]}" + (f"; {len(more):,} more are like it (--json lists them)" if more else "")
+        f"job {first} {refused[first]}" + (f"; {len(more):,} more like it (--json lists them)" if more else "")
         for first, *more in kinds.values()
     ]
 
@@ -428,8 +428,8 @@ retry: Final = _command(
     """Requeue dead, cancelled or retrying jobs: due now, with all their tries restored.
 
     Give ids, or select jobs with the filters of "jobs list". With filters, the command counts the selected jobs and
-    asks for confirmation.
-    The jobs keep their history. Exit code 1: one of the jobs is running, has succeeded, or does not exist.
+    asks for confirmation. The jobs keep their history. Exit code 1: one of the jobs is running, has succeeded, or does
+    not exist.
     """,
 )
 
@@ -438,9 +438,9 @@ cancel: Final = _command(
     """Cancel jobs: waiting ones at once, running ones at their runner's next heartbeat.
 
     Give ids, or select jobs with the filters of "jobs list". With filters, the command counts the selected jobs and
-    asks for confirmation.
-    A job's command is stopped together with all processes that it started. A Python handler learns of the request
-    through ctx.check() or ctx.cancelled. Exit code 1: one of the jobs has already ended, or does not exist.
+    asks for confirmation. A job's command is stopped together with all processes that it started. A Python handler
+    learns of the request through ctx.check() or ctx.cancelled. Exit code 1: one of the jobs has already ended, or does
+    not exist.
     """,
 )
 
@@ -449,9 +449,9 @@ release: Final = _command(
     """Requeue running jobs whose runner is certainly gone, without waiting for their lease to expire.
 
     Run the command on the runner's host. It checks that the runner's process and everything that it started are gone.
-    It cannot check a process that ran before the host's last boot.
-    A release uses up no try, but counts as a loss towards run.max_losses. Exit code 1: the runner is alive, or cannot
-    be checked from here; the job is not running, or does not exist.
+    It cannot check a process that ran before the host's last boot. A release uses up no try, but counts as a loss
+    towards run.max_losses. Exit code 1: the runner is alive, or cannot be checked from here; the job is not running, or
+    does not exist.
     """,
 )
 
@@ -460,8 +460,7 @@ dismiss: Final = _command(
     """Acknowledge dead jobs: they stay dead, but no longer turn "status" and "check --live" red.
 
     Give ids, or select jobs with the filters of "jobs list". With filters, the command counts the selected jobs and
-    asks for confirmation.
-    "jobs retry" can still requeue dismissed jobs. A job that dies again turns "status" red again. Exit code 1: one of
-    the jobs is not dead, was dismissed before, or does not exist.
+    asks for confirmation. "jobs retry" can still requeue dismissed jobs. A job that dies again turns "status" red
+    again. Exit code 1: one of the jobs is not dead, was dismissed before, or does not exist.
     """,
 )

@@ -263,7 +263,7 @@ def _run_lines(job: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], count:
         return ["", without_attempts(job["attempts"], job["finished_at"])]
     lines = []
     if count > len(runs):
-        lines += ["", f"… {count - len(runs):,} earlier attempts: --json has them all"]
+        lines += ["", f"… {counted(count - len(runs), 'earlier attempt')} (--json shows all)"]
     for run in runs:
         outcome = run["outcome"]
         painted = coloured(outcome.replace("_", " "), COLOURS.get(outcome, "white"))

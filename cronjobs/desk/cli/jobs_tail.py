@@ -180,7 +180,7 @@ def _size(count: int) -> str:
 
 
 def _became(job_id: int, job: Any, ended: Any, times: Times) -> str:
-    """Return text such as "attempt 2 failed; job 17 is tried again in 4 min (14:03:07)"."""
+    """Return text such as "attempt 2 failed; job 17 will be tried again in 4m (14:03:07)"."""
     attempt = (
         "no attempt has ended" if ended is None else f"attempt {ended.attempt} {_WORDS.get(ended.outcome, 'ended')}"
     )

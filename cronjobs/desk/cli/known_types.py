@@ -101,7 +101,6 @@ def unknown_types(settings: Settings, database: Database, job_types: Collection[
 
 
 def refuse_unknown(settings: Settings, database: Database, job_type: str) -> None:
-    """Raise UsageError if *job_type* is unknown."""
     unknown, registered = unknown_types(settings, database, [job_type])
     if not unknown:
         return

@@ -198,11 +198,8 @@ def _schedules(settings: Settings, name: str | None, zone: str | None) -> list[U
     if name in settings.elsewhere:
         raise UsageError(f'schedule "{name}" is not for environment "{settings.environment}"')
     near = nearest(name, settings.schedules)
-    hint = (
-        f"did you mean {near}?"
-        if near
-        else ('"cronjobs next" lists all schedules; an expression looks like "30 2 * * *" or "every 10m"')
-    )
+    hint = '"cronjobs next" lists all schedules; an expression looks like "30 2 * * *" or "every 10m"'
+    hint = f"did you mean {near}?" if near else hint
     raise UsageError(f'there is no schedule "{name}" in {settings.file}: {hint}')
 
 
@@ -239,7 +236,7 @@ def _merged(all_due: Sequence[Upcoming], start: datetime, until: datetime | None
 
 
 def _thinned(found: Sequence[Occurrence], start: datetime) -> list[Occurrence]:
-    """Keep only the first occurrence of a frequent schedule. Its remark says how many occurrences there are."""
+    """Keep only the first occurrence of a frequent schedule. Its remark gives the number of occurrences."""
     counts = {due: due.timing.span(start, start + WINDOW)[0] for due in {one.due for one in found}}
     shown: list[Occurrence] = []
     named: set[Upcoming] = set()

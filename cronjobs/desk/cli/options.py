@@ -43,6 +43,11 @@ class Source:
         """Return an option's value, whether it was given after the command's name or before it."""
         return getattr(self, name, None) or self.ctx.find_root().params.get(name)
 
+    @property
+    def file(self) -> Path:
+        """The configuration file: --config, else $CRONJOBS_CONFIG, else ./cronjobs.yaml."""
+        return Path(self.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
+
 
 def _reason(why: str | None) -> str | None:
     """Return ``--why`` in the form that the audit trail stores."""
@@ -90,8 +95,7 @@ def _settings(ctx: typer.Context) -> Any:
     from cronjobs.engine.config.load import load  # import it here, since only completion needs it
     from cronjobs.errors import CronjobsError
 
-    file = Source(ctx, ctx.params.get("config")).given("config") or os.environ.get("CRONJOBS_CONFIG")
     try:
-        return load(Path(file or "cronjobs.yaml"), environ=os.environ, need_database=False)
+        return load(Source(ctx, ctx.params.get("config")).file, environ=os.environ, need_database=False)
     except (CronjobsError, OSError):
         return None

@@ -40,8 +40,8 @@ def ticking_besides(here: Collection[str], connection: Connection, every: timede
 
 
 def listed(ticking: Sequence[LastTick]) -> str:
-    """Return text such as "web2 (20 seconds ago) and web3 (1 minute ago)"."""
+    """Return text such as "web2 (20s ago) and web3 (1m ago)"."""
     shown = [f"{one_line(each.host, 60)} ({rough(each.ago)} ago)" for each in ticking[:SHOWN]]
     if len(ticking) > SHOWN:
-        shown.append(f"{len(ticking) - SHOWN} more hosts")
+        shown.append(f"{len(ticking) - SHOWN} more")
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if shown[1:] else shown)

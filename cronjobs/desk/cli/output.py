@@ -1,4 +1,4 @@
-"""How commands print: readable instants, tables that fit the terminal, JSON.
+"""How commands print: findings, tables that fit the terminal, JSON.
 
 Anyone may have written the texts in database rows, so ``safe`` neutralizes control characters, and JSON is printed as
 ASCII.
@@ -49,9 +49,6 @@ COLOURS: Final = {
     "disabled": "red",
     "OVERDUE": "red",
 }
-
-
-# --- instants ---------------------------------------------------------------------------------------------------------
 
 
 def sentence(trouble: Finding, times: Times) -> str:
@@ -180,7 +177,7 @@ def wrapped(text: str, room: int, indent: str = "") -> list[str]:
 
 
 def first(lines: Sequence[str], count: int) -> list[str]:
-    """Return at most *count* lines. If more exist, the last line says how many are left out."""
+    """Return at most *count* lines. If more exist, the last line counts those left out."""
     if len(lines) <= count:
         return list(lines)
     return [*lines[: count - 1], f"… and {len(lines) - count + 1} more"]

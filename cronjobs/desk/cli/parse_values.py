@@ -98,8 +98,8 @@ def _integer(digits: str) -> int:
 def instant(given: str, zone: str, option: str, *, past_until: datetime | None = None) -> datetime:
     """Convert the value of an instant option such as ``--at`` to UTC.
 
-    A time without an offset is taken to be in *zone*, and stderr says so. If *past_until* is given, the option is about
-    the past. Then "now" means *past_until*, and a time of day means the last such time before *past_until* (see
+    A time without an offset is taken to be in *zone*, which stderr reports. If *past_until* is given, the option is
+    about the past. Then "now" means *past_until*, and a time of day means the last such time before *past_until* (see
     ``of_day``). A time that the zone's clocks skip or show twice is refused, since it does not name a single instant.
     """
     if past_until is not None and given.strip().lower() == "now":
@@ -178,14 +178,14 @@ def span(given: str, option: str, *, above_zero: bool = False) -> timedelta:
     return found
 
 
-def pairs(given: Sequence[str], option: str) -> dict[str, str]:
-    """Turn a repeated ``key=value`` option into a mapping."""
+def pairs(given: Sequence[str]) -> dict[str, str]:
+    """Parse the repeated option ``--meta key=value``."""
     found: dict[str, str] = {}
     for entry in given:
         key, equals, value = entry.partition("=")
         if not equals or not key:
-            raise UsageError(f"{option} must have the form key=value")
+            raise UsageError("--meta must have the form key=value")
         if key in found:
-            raise UsageError(f"{option} has the key {one_line(repr(key), 60)} twice")
+            raise UsageError(f"--meta has the key {one_line(repr(key), 60)} twice")
         found[key] = value
     return found

@@ -56,9 +56,8 @@ def wait_until_quiet(database: Database, timezone: str, queue: str | None, span:
     """Wait until no job of *queue* (of any queue, if *queue* is None) is leased.
 
     If that takes longer than *span*, or if the user presses Ctrl-C, print a message and raise typer.Exit. If the
-    database is still failing at the end of *span*, raise DatabaseError.
-
-    The pause is already committed. *undo* is the command that ends the pause.
+    database is still failing at the end of *span*, raise DatabaseError. The pause is already committed. *undo* is the
+    command that ends the pause.
     """
     began = database.clock.monotonic()
     claims: frozenset[str] | None = None

@@ -15,7 +15,7 @@ from cronjobs.desk.cli.pauses import (
     target,
 )
 from cronjobs.desk.cli.project_database import our_database
-from cronjobs.desk.insight.formatting import in_full, safe
+from cronjobs.desk.insight.formatting import counted, in_full, safe
 from cronjobs.desk.rules import pausing
 from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.config.settings import Settings
@@ -100,6 +100,5 @@ def _held_line(timezone: str, schedule: str, what: Range, became: Sequence[Mappi
     if jobs := [str(facts["job_id"]) for facts in became if facts["outcome"] == "enqueued"]:
         parts[-1] += f" (job {', '.join(jobs[:5])}{', …' if len(jobs) > 5 else ''})"
     then = ", ".join(parts) or ("still held back by another pause" if still else "a tick is settling them")
-    count = "1 occurrence" if what.count == 1 else f"{what.count:,} occurrences"
     # Write "waited" and not "held back": some occurrences may have been due before the pause, during an outage.
-    return safe(f"{schedule}: {count} waited, {span}: {then}", 1000)
+    return safe(f"{schedule}: {counted(what.count, 'occurrence')} waited, {span}: {then}", 1000)

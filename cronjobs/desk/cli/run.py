@@ -116,7 +116,7 @@ def _number(digits: str) -> int:
 
 
 def _print_result(done: RunResult, streams: Streams, say: Callable[[str], None]) -> None:
-    """Print the traceback, then one line that says what became of the job."""
+    """Print the traceback, then one line about what became of the job."""
     trace = getattr(done.outcome, "traceback", None)
     if trace and done.signal is None:
         streams.say("\n".join(block(trace, "")))

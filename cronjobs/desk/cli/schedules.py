@@ -91,9 +91,8 @@ def show(
 ) -> None:
     """Show one schedule: its definition, its next 5 occurrences, and what became of its last occurrences.
 
-    All times are in the schedule's time zone.
-    --json prints one object, with the table's columns as keys, the next occurrences under "next", and the last 20
-    ledger rows under "ledger".
+    All times are in the schedule's time zone. --json prints one object, with the table's columns as keys, the next
+    occurrences under "next", and the last 20 ledger rows under "ledger".
     """
     with snapshot(source) as (settings, connection, times):
         stored = schedules.all_schedules(connection)

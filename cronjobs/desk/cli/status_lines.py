@@ -261,7 +261,7 @@ def _waiting_lines(health: Health, settings: Settings, times: Times, room: int) 
 
 
 def _without_time(health: Health, every: timedelta) -> list[str]:
-    """Say why the hosts' last ticks had no time left for due jobs: once for each type and timeout."""
+    """Return why the hosts' last ticks had no time left for due jobs: a line for each type and timeout."""
     said = {
         (safe(entry.get("job_type"), 60), str(entry.get("timeout_s"))): f"{words}{why_it_must_fit(entry)}"
         for tick in health.ticking(every)
@@ -299,4 +299,6 @@ def _queue_lines(health: Health, times: Times, trends: QueueTrends, room: int) -
         rows.append([safe(name, 200), f"{queue.due:,}", rough(times.now - oldest), trend])
     lines = table(rows, ["queue", ">due", ">oldest", "trend"], room=room, at_most={0: 24 if room >= 69 else 10, 1: 11})
     lines += [f"… and {len(due) - 5:,} more with due jobs (--json shows them)"] if len(due) > 5 else []
-    return lines + ([f"… and {health.waiting.more_queues:,} smaller queues"] if health.waiting.more_queues else [])
+    return lines + (
+        [f"… and {counted(health.waiting.more_queues, 'smaller queue')}"] if health.waiting.more_queues else []
+    )

@@ -49,8 +49,7 @@ def systemd(
     """
     if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise UsageError(f'--name "{name}": a unit\'s name has letters, digits, "_", "." and "-"')
-    named = Source(context, config).given("config")
-    file = program.absolute(Path(named or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
+    file = program.absolute(Source(context, config).file)
     settings = configuration.load(file, environ=os.environ, need_database=False)
     owner = host.user().pw_name
     made = units(

@@ -24,6 +24,9 @@ from cronjobs.engine.schedules.definition import definition
 from cronjobs.engine.store.queues import paused_scope
 from cronjobs.engine.store.schedules import pauses_in_force
 
+ScheduleArgument = Annotated[
+    str, typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="The schedule's name.")
+]
 FromOption = Annotated[str, typer.Option("--from", metavar="T", help="The first instant of the range.")]
 NoImportOption = Annotated[bool, typer.Option("--no-import", help="Do not import handlers to check the payload.")]
 ToOption = Annotated[str, typer.Option("--to", metavar="T", help="The last instant of the range, or now.")]
@@ -31,10 +34,7 @@ ToOption = Annotated[str, typer.Option("--to", metavar="T", help="The last insta
 
 def trigger(
     source: Source,
-    schedule: Annotated[
-        str,
-        typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="The schedule's name."),
-    ],
+    schedule: ScheduleArgument,
     force: Annotated[bool, typer.Option("--force", help="Enqueue even if the schedule has an unfinished job.")] = False,
     why: WhyOption = None,
     no_import: NoImportOption = False,
@@ -42,9 +42,9 @@ def trigger(
 ) -> None:
     """Enqueue one job of a schedule now; the next tick runs it.
 
-    The job gets the definition that is in the database: changes of the file count once they are applied.
-    The schedule's usual times do not change. If a job of the schedule is unfinished, the command creates no other job.
-    With --force, or if the schedule has "overlap: allow", it creates the job anyway. Afterwards the command imports the
+    The job uses the definition in the database: a change to the file takes effect once the file is applied. The
+    schedule's usual times do not change. If a job of the schedule is unfinished, the command creates no other job. With
+    --force, or if the schedule has "overlap: allow", it creates the job anyway. Afterwards the command imports the
     handlers here. It warns if there is no handler for the schedule's type, or if the handler does not take the
     schedule's payload.
 
@@ -72,10 +72,7 @@ def trigger(
 
 def backfill(
     source: Source,
-    schedule: Annotated[
-        str,
-        typer.Argument(metavar="SCHEDULE", autocompletion=schedule_names, help="The schedule's name."),
-    ],
+    schedule: ScheduleArgument,
     first: FromOption,
     last: ToOption,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run; change nothing.")] = False,
@@ -85,8 +82,8 @@ def backfill(
     """Run the occurrences that a schedule missed or skipped in a range of the past, each of them once.
 
     An occurrence that ran, or that was coalesced into another run, is not run again. An occurrence that was due before
-    the schedule existed is run, and the command says so. The jobs are due now. They run oldest first, and one at a time
-    unless the schedule allows overlap. For a handler, ctx.scheduled_for is the instant of the job's occurrence.
+    the schedule existed is run, and the command reports that. The jobs are due now. They run oldest first, and one at a
+    time unless the schedule allows overlap. For a handler, ctx.scheduled_for is the instant of the job's occurrence.
     Instants without an offset are in the configuration's timezone. The command leaves out the occurrences that no tick
     has settled yet, since ticks will settle them. So "--to now" covers the whole past. At the end, also with --dry-run,
     the command imports the handlers here. It warns if there is no handler for the schedule's type, or if the handler
@@ -146,7 +143,7 @@ def _in_file(schedule: str, schedules: Collection[str]) -> Iterator[None]:
 
 
 def _say_unapplied(settings: Settings, defined: ScheduleSettings) -> None:
-    """Say so if the file defines the schedule otherwise than *defined*, the definition in the database."""
+    """Print a note if the file's definition differs from *defined*, the definition in the database."""
     written = settings.schedules.get(defined.name)
     if written is not None and definition(written) != definition(defined):
         complain(

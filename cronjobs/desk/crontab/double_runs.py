@@ -99,13 +99,13 @@ def types_of_lines(crontab: str, settings: Settings) -> set[str]:
 
 
 def orphans(crontab: str, settings: Settings, numbers: Collection[int]) -> list[int]:
-    """Return those of the swapped lines *numbers* of *crontab* whose command a schedule of *settings* runs."""
+    """Return the *numbers* of those swapped lines whose command a schedule of *settings* runs."""
     lines = [(line, unwrapped(line)) for line in job_lines(unswapped(crontab)) if line.number in numbers]
     return sorted(_run_by(settings, lines))
 
 
 def _run_by(settings: Settings, lines: Sequence[tuple[CrontabEntry, CrontabEntry | None]]) -> dict[int, list[str]]:
-    """Map the number of each line whose exact command schedules run, also through exec, to their names."""
+    """Map the number of a line to the schedules that run exactly its command, which may be behind ``cronjobs exec``."""
     found: dict[int, list[str]] = {}
     for schedule in settings.schedules.values():
         job_type = settings.job_types.get(schedule.job)

@@ -93,7 +93,7 @@ def unwrapped(line: CrontabEntry) -> CrontabEntry | None:
 
 
 def starts_ticks(line: CrontabEntry) -> bool:
-    """Whether the line runs "cronjobs run-due"."""
+    """Return whether the line runs "cronjobs run-due"."""
     return _RUN_DUE.search(line.command) is not None
 
 

@@ -32,12 +32,11 @@ class OtherBlock:
 
     @property
     def removal(self) -> str:
-        """The command that removes the block."""
         return f"cronjobs crontab remove --config {shlex.quote(self.config)}"
 
 
 def other_blocks(crontab: str, config: Path, *, root: Path = Path("/")) -> list[OtherBlock]:
-    """Return the blocks besides that of *config* that tick for the same project and database, or cannot tick at all.
+    """Return the other configurations' blocks that tick for the same project and database, or whose ticks fail.
 
     Both configuration files are read as cron's ticks read them, with the variables that each block has.
     """
@@ -55,7 +54,7 @@ def _other_paths(crontab: str, config: Path) -> list[str]:
 
 
 def blocks_that_run(crontab: str, restored: str, config: Path) -> list[tuple[str, DoubleRuns]]:
-    """Return the blocks besides that of *config* that run lines which *restored* has and *crontab* lacks.
+    """Return the other configurations' blocks whose ticks run lines that *restored* has and *crontab* lacks.
 
     Blocks whose file cannot be read are left out: their ticks run nothing.
     """

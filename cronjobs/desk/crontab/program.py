@@ -27,7 +27,6 @@ from cronjobs.text import visible
 # BSD, the second for busybox. All of them exit with code 1.
 _NO_CRONTAB: Final = re.compile(r"no crontab for |can't open '[^'/]+': No such file or directory", re.IGNORECASE)
 
-
 TO_UNIX_LINES: Final = r"crontab -l | sed 's/\\r$//' | crontab -"
 _COPY: Final = "crontab-"
 LOCK_TRIES: Final = 200

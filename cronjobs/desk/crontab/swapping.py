@@ -53,7 +53,7 @@ def unswapped(crontab: str) -> str:
 
 
 def swapped_to(crontab: str) -> dict[str, list[int]]:
-    """Map the path of each configuration that swapped lines were handed over to, to the numbers of these lines."""
+    """Map the path of each configuration that took over swapped lines to the numbers of these lines."""
     found: dict[str, list[int]] = {}
     for number, line in enumerate(crontab.split("\n"), 1):
         if begin := _ANY_BEGIN.match(line):

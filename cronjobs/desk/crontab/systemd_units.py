@@ -44,9 +44,7 @@ def unit_name(project: str) -> str:
 def units(
     config: Path, interpreter: Path, *, name: str, user: str | None, every: timedelta, shutdown_grace: timedelta
 ) -> Units:
-    """Return the units for *config*.
-
-    If *user* is None, the units are for the user's own service manager and have no User=.
+    """Return the units for *config*. If *user* is None, they are for the user's own service manager, without User=.
 
     Raises UsageError for paths that a unit cannot contain, and for an *every* that cron cannot express.
     """

@@ -111,7 +111,6 @@ def next_question(around: Surroundings, chosen: Choices) -> Question | None:
 
 
 def plan(around: Surroundings, chosen: Choices) -> InitPlan:
-    """Return what to write and to print."""
     app_database = _app_database(around) if chosen.app_database else None
     database = app_database or OWN_DATABASE
     handlers = _handlers(around, bool(chosen.in_package))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from cronjobs.engine.config.reference import json_schema
@@ -17,8 +16,6 @@ SCHEMA_FILE: Final = "cronjobs.schema.json"
 
 OWN_FILE: Final = "cronjobs.db"  # the SQLite file of a project without another database
 COMMENT_AT: Final = 37  # comments after a value begin in this column
-
-EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 
 # A line that begins with "#" without a space is an example. Without the "#" it is valid YAML, which a test checks.
 _YAML: Final = """\
@@ -90,7 +87,7 @@ def hello(ctx: Context, name: str = "world") -> dict[str, str]:
 '''
 
 
-def starter_yaml(*, timezone: str, project: str, changed: Mapping[str, str] = EMPTY, handlers: str = "jobs.py") -> str:
+def starter_yaml(*, timezone: str, project: str, changed: Mapping[str, str], handlers: str) -> str:
     """Return the text of a first cronjobs.yaml.
 
     *changed* maps keys to the text after the colon, which replaces the starter's value or example. *handlers* is the

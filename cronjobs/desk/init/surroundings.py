@@ -69,6 +69,7 @@ class DotEnv:
 class Surroundings:
     """The facts that ``cronjobs init`` plans from.
 
+    ``crontab_lines`` counts the commands in this user's crontab, except our own blocks and runs of ``cronjobs exec``.
     ``unignored`` are the patterns of LEFT_BEHIND that git does not ignore, or None outside a repository.
     """
 
@@ -98,7 +99,7 @@ def look_around(folder: Path, environ: Mapping[str, str]) -> Surroundings:
         dependencies=dependencies(folder),
         # Leave out an alembic in a parent folder, since init edits only files in the given folder.
         alembic=tuple(each for each in env_files(folder) if each.path.is_relative_to(folder)),
-        crontab_lines=_crontab_lines(),
+        crontab_lines=sum(lines.exec_name(line) is None for line in program.lines_of_user() or ()),
         unignored=_unignored(folder),
         has_postgresql_driver=find_spec("psycopg") is not None,
     )
@@ -153,12 +154,7 @@ def database_variable(name: str, url: str) -> DatabaseVariable:
     return DatabaseVariable(name, suffix, address.is_sqlite, is_async)
 
 
-# --- crontab and git --------------------------------------------------------------------------------------------------
-
-
-def _crontab_lines() -> int:
-    """Count the commands in this user's crontab, except our own blocks and runs of ``cronjobs exec``."""
-    return sum(lines.exec_name(line) is None for line in program.lines_of_user() or ())
+# --- git --------------------------------------------------------------------------------------------------------------
 
 
 def _unignored(folder: Path) -> frozenset[str] | None:

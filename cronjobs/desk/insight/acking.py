@@ -30,10 +30,9 @@ def acknowledge(
     host: str | None,
     why: str | None,
 ) -> None:
-    """Write an ack for *finding*'s present rows and severity, and an audit entry that says who acknowledged it.
+    """Write an ack for *finding*'s present rows and severity, and record its author in the audit trail.
 
-    If the finding is about work that was given up for good, the audit entry ends the finding, as ``store.given_up``
-    explains.
+    If the finding is about work that was given up for good, the audit entry ends the finding (see ``store.given_up``).
     """
     put_ack(connection, StoredAck(finding.key, finding.severity, finding.rows, until, by, why, now))
     detail: dict[str, Any] = {"until": until.isoformat(), "severity": finding.severity, "text": finding.text}

@@ -1,4 +1,4 @@
-"""Say what a view shows if there is no finding."""
+"""Choose the text that a view shows if there is no finding."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ WELL_WITHOUT_PROJECT: Final = "no failed run of cronjobs exec needs attention, a
 
 
 def without_finding(health: Health, settings: Settings) -> tuple[str, str]:
-    """Return ALL_WELL or "so far", and a text about it, for views that have no finding to show.
+    """Return ALL_WELL and a text, or "so far" and a text if the process of this host's last tick has died.
 
+<<<<<<< HEAD
     A tick of this host may just have been killed, and this user's crontab may run lines that ticks run too. Only this
     host knows either of the two.
+=======
+    The processes of other hosts cannot be checked from here.
+>>>>>>> 73b4ebacd30da88463710437955ae1747651c9b3
     """
     holders = Holders()
     for tick in health.ticking(settings.run.every):

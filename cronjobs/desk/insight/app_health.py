@@ -24,9 +24,8 @@ from cronjobs.engine.database.user_connections import savepoint
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.store.meta import require_schema
 
-# ``health`` leaves out these kinds of findings, since they need the handlers, which an app need not register.
+# ``health`` leaves out these kinds of findings. They need the handlers, and an app need not register any.
 OF_THE_FILE: Final = frozenset({"config"})
-NO_FILE: Final = Path("cronjobs.yaml")
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def health(connection: Any = None, *, config: str | Path | None = None, database
     the interval between the last ticks replaces ``run.every``, and the other defaults apply. Raises SchemaMissing,
     SchemaTooOld, DatabaseError, or ConfigError if the file cannot be used.
     """
-    settings = Settings(file=NO_FILE, folder=Path(), database=database_url or "", broken=True)
+    settings = Settings(file=Path("cronjobs.yaml"), folder=Path(), database=database_url or "", broken=True)
     if config is not None or (connection is None and database_url is None):
         path = None if config is None else Path(config)
         settings = load(path, environ=os.environ, database_url=database_url, need_database=connection is None)

@@ -72,6 +72,5 @@ def cause_text(cause: Cause, times: LocalTimes) -> str:
 
 
 def cause_object(cause: Cause) -> dict[str, Any]:
-    """Return the cause as an object for JSON."""
     facts = {name: value for name, value in vars(cause).items() if name not in ("name", "key", "error")}
     return {"key": cause.key, **cause.name._asdict(), **facts}

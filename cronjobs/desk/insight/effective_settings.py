@@ -99,10 +99,11 @@ class _Reading:
                 yield self._setting(here, reader, name, key, child)
 
     def _entries(self, path: str, each: Reader, node: Node | None) -> Iterator[Setting]:
+        disabled: frozenset[str] = getattr(self._settings, f"disabled_{path}", frozenset())
         for name, (key, value) in node.entries.items() if isinstance(node, YamlMapping) else ():
             here = f"{path}.{name}"
             value = self._with_defaults(path, value)
-            if name in self._disabled(path) or any(f"{bad}.".startswith(f"{here}.") for bad in self._bad):
+            if name in disabled or any(f"{bad}.".startswith(f"{here}.") for bad in self._bad):
                 yield Setting(here, None, BAD, self._place(key))
             elif isinstance(value, Scalar) and not value.is_null:
                 # Some entries are a single value. For example, a limit is a number.
@@ -118,10 +119,6 @@ class _Reading:
         else:
             shared = _child(defaults, "commands") if section == "job_types" and _child(node, "command") else None
         return with_defaults(node, shared if isinstance(shared, YamlMapping) else None)
-
-    def _disabled(self, section: str) -> frozenset[str]:
-        disabled: frozenset[str] = getattr(self._settings, f"disabled_{section}", frozenset())
-        return disabled
 
     def _setting(
         self, path: str, reader: Reader | ReaderOfExtra, name: str, key: ConfigKey, node: Node | None

@@ -21,7 +21,6 @@ from cronjobs.desk.insight.explain_facts import (
     PauseFacts,
     Standing,
     TickFacts,
-    Triggered,
 )
 from cronjobs.desk.insight.job_evidence import (
     could_delay,
@@ -367,7 +366,9 @@ class ScheduleEvidence:
         for row in explaining.rows_naming(connection, job_ids, "coalesced") if job_ids else ():
             stands[row.job_id] = stands.get(row.job_id, 1) + count_of(row)
         complete = []
-        triggered = self._triggered([row for _, row in found if row is not None])
+        # The runs triggered by hand since the oldest of the rows was settled.
+        since = min((row.decided_at for _, row in found if row is not None), default=None)
+        triggered = [] if since is None else triggered_since(connection, self.names, since)
         for number, (facts, row) in enumerate(found):
             before, after = pairs.get(number, (None, None))
             # If a clock was ahead at the tick *after*, that tick really ran before the tick *before*.
@@ -399,10 +400,9 @@ class ScheduleEvidence:
     def _with_causes(
         self, before: TickFacts | None, after_id: int, facts_of: Mapping[int, TickFacts]
     ) -> dict[int, TickFacts]:
-        """Map *after_id* to its tick, and add to the tick the causes that kept earlier ticks from starting.
+        """Map *after_id* to its tick, with the causes that kept earlier ticks from starting, from a later tick's row.
 
-        A later row has these causes. Return {} if the tick did not end a time without ticks, or if the tick's own row
-        has causes.
+        Return {} if no time without ticks came before the tick, or if the tick's own row has causes.
         """
         after = facts_of.get(after_id)
         quiet = self.around.quiet_after
@@ -412,11 +412,6 @@ class ScheduleEvidence:
             return {}
         causes = kept_before(self.connection, after.host, after.started_at, None, quiet)
         return {after_id: replace(after, kept_from_starting=causes)}
-
-    def _triggered(self, rows: Sequence[Any]) -> list[Triggered]:
-        """Return the runs triggered by hand since the oldest of *rows* was settled."""
-        since = min((row.decided_at for row in rows), default=None)
-        return [] if since is None else triggered_since(self.connection, self.names, since)
 
     def _with_pauses(self, facts: OccurrenceFacts, row: Any) -> OccurrenceFacts:
         """Add the pause that skipped the occurrence, or the pauses that held it back until it was settled."""

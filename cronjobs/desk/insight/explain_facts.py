@@ -215,7 +215,7 @@ class TypeFacts:
     # item is a module or job type and the reason.
     not_loaded_here: tuple[tuple[str, str], ...] = ()
     file_fault: str | None = None  # what is wrong with the type's entry in that configuration
-    # Whether all that this host's ticks could not load can be loaded here.
+    # Whether this command could load everything that this host's ticks recorded as not loaded.
     loads_only_here: bool = False
 
 
@@ -455,7 +455,7 @@ class Explanation:
 
 
 def plain(value: Any) -> Any:
-    """Convert facts to JSON values. Fields that are None, False or empty are dropped. Time spans become seconds."""
+    """Convert facts to JSON values. Drop fields that are None, False, 0, [] or {}. Time spans become seconds."""
     pairs = None
     if is_dataclass(value) and not isinstance(value, type):
         pairs = {field.name: plain(getattr(value, field.name)) for field in fields(value)}

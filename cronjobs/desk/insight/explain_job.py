@@ -43,8 +43,8 @@ from cronjobs.desk.insight.explain_phrases import (
     triggered,
     who,
 )
-from cronjobs.desk.insight.formatting import LocalTimes, long_jobs_off
-from cronjobs.desk.insight.judged_types import MENDED_OR_ENVIRONMENT
+from cronjobs.desk.insight.formatting import LocalTimes, counted, long_jobs_off
+from cronjobs.desk.insight.judged_types import FIXED_OR_ENVIRONMENT
 from cronjobs.desk.insight.kept_from_starting import did_not_start
 from cronjobs.desk.insight.stopped_jobs import settling
 from cronjobs.desk.rules.tick_rows import no_end
@@ -180,8 +180,8 @@ def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
     """Explain why the ticks that found the job due did not start it."""
     killed = []
     if job.killed is not None:
-        count, why = job.killed.ticks, no_end(*job.killed)
-        killed = [f"{count:,} {'tick' if count == 1 else 'ticks'} did not start it, and never recorded an end: {why}."]
+        ticks, why = counted(job.killed.ticks, "tick"), no_end(*job.killed)
+        killed = [f"{ticks} did not start it, and never recorded an end: {why}."]
     if job.passed_over is None:
         return killed
     tick = job.passed_over.tick
@@ -203,18 +203,17 @@ def _others(life: JobLife, times: LocalTimes) -> list[tuple[datetime, str]]:
     decided = next((row.ledger.decided_at for row in life.rows if row.ledger.outcome == "enqueued"), None)
     sentences = []
     said = {
-        "coalesced": "The job also stands for {} more {} of {}",
-        "skipped": "Because of this job, {} {} of {} {} skipped",
+        "coalesced": ("The job also stands for {} of {}", "more occurrence"),
+        "skipped": ("Because of this job, {} of {} {} skipped", "occurrence"),
     }
-    for outcome, text in said.items():
+    for outcome, (text, what) in said.items():
         rows = [row for row in life.rows if row.ledger.outcome == outcome]
         if rows:
             count = sum(row.ledger.whole_count for row in rows)
-            what = "occurrence" if count == 1 else "occurrences"
             first, last = rows[0].ledger.whole_first, rows[-1].ledger.whole_last
             where = f"at {times.clock(last)}" if count == 1 else from_to(first, last, times)
             was = "was" if count == 1 else "were"
-            sentence = f"{text.format(f'{count:,}', what, name(rows[0].schedule), was)}, {where}."
+            sentence = f"{text.format(counted(count, what), name(rows[0].schedule), was)}, {where}."
             settled = min(row.ledger.decided_at for row in rows)
             sentences.append((made_at if settled == decided else settled, sentence))
     return sentences
@@ -240,7 +239,6 @@ def job_sentences(job: JobFacts, times: LocalTimes, around: Now, after: datetime
 
 
 def in_order(dated: Iterable[tuple[datetime, str]]) -> list[str]:
-    """Sort sentences by their instants."""
     return [sentence for _, sentence in sorted(dated, key=lambda pair: pair[0])]
 
 
@@ -315,7 +313,7 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
 
 
 def _released(last: int, count: int) -> str:
-    """Say that *count* claims were released. *last*: the number of the last of them."""
+    """Return a sentence about *count* released claims. *last*: the number of the last of them."""
     first = last - count + 1
     which = f"Attempt {last} was" if first == last else f"Attempts {first} to {last} were"
     return f"{which} released before {'it' if first == last else 'they'} began."
@@ -390,7 +388,7 @@ def _done(job: JobFacts, action: str, at: datetime) -> str:
 
 
 def _in_vain(job: JobFacts, at: datetime) -> str:
-    """If the running attempt succeeded anyway, say that the cancel had no effect. Otherwise return ""."""
+    """Return a clause if the running attempt succeeded anyway, so that the cancel had no effect, else ""."""
     ran = _ran_at(job, at)
     if ran is None or ran.outcome != "succeeded":
         return ""
@@ -436,9 +434,9 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
 
 
 def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
-    """Return *said*, which reports that the job did not succeed, and add what a reader can do.
+    """Return *said*, which reports that the job did not succeed, and sentences about what to do next.
 
-    The added sentences say how to run the job again, and which run by hand may already have done its work.
+    These sentences say how to run the job again, and which triggered run may already have done its work.
     """
     dismiss = f'"cronjobs jobs dismiss {job.id}" ends the reports about this death'
     report = job.status == "dead" and not job.dismissed
@@ -574,7 +572,7 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
                 f"the row free will run it{began}"
             )
     since = f"due since {times.clock(job.run_at)}, for {rough(now - job.run_at)}"
-    # A tick records why it stopped starting jobs of a type. If other jobs come first, that was not this job's turn.
+    # A tick records why it stopped starting jobs of a type. If other jobs come first, the record is about them.
     behind = job.ahead is not None and job.passed_over is not None and job.passed_over.out_of_time
     return [*([] if behind else _passed_over(job, times)), f"{waits}, {since}: {why}.", *ends]
 
@@ -584,7 +582,7 @@ def _ahead(ahead: JobsAhead | None) -> str:
     if ahead is None:
         return ""
     count = ahead.better + ahead.earlier
-    number = f"{'at least ' if ahead.more else ''}{count:,} due {'job' if count == 1 else 'jobs'}"
+    number = f"{'at least ' if ahead.more else ''}{counted(count, 'due job')}"
     come = "comes" if count == 1 else "come"
     which = " with a better priority" if not ahead.earlier else " that became due earlier" if not ahead.better else ""
     among = f", {ahead.better:,} of them with a better priority" if not which else ""
@@ -625,7 +623,7 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
         reasons.append(f"on {name(host)} {missing_because([(where, what) for _, where, what in faults])}")
     if facts.loads_only_here:
         compare = 'compare "cronjobs config show" and "cronjobs crontab show"'
-        reasons.append(f"on this host, this command could load it, so {MENDED_OR_ENVIRONMENT}: {compare}")
+        reasons.append(f"on this host, this command could load it, so {FIXED_OR_ENVIRONMENT}: {compare}")
     return reasons
 
 

@@ -36,7 +36,7 @@ def with_obstacles(
 ) -> JobFacts:
     """Return *job* with the reasons why it does not start."""
     if job.status == Status.DEAD:
-        # Name the effect of which the job died, or else another effect of the job with an unknown outcome.
+        # Name the effect that the job died of, or else another effect of the job with an unknown outcome.
         last = job.attempts[-1] if job.attempts else None
         reported = None if last is None else unsettled_effect(connection, last.error_type, last.error)
         return replace(job, unsettled=reported or unknown_of(connection, [job.id]).get(job.id))
@@ -66,6 +66,6 @@ def with_obstacles(
 def _with_hosts(
     connection: Connection, job: JobFacts, at_work: Sequence[Mapping[str, Any]], ticks: Sequence[Mapping[str, Any]]
 ) -> JobFacts:
-    """Return *job*. If none of the hosts that tick now can run it, add the host that could, by the finding's rule."""
+    """Return *job*, with the host that could run it if no host that ticks now can (as for the finding ``late``)."""
     found = stranded(connection, [LateGroup(job.queue, job.job_type, job.run_at, late=1)], at_work, ticks)
     return replace(job, only_elsewhere=OnlyElsewhere(found[0].host, found[0].at)) if found else job

@@ -20,7 +20,6 @@ from cronjobs.desk.insight.explain_facts import (
     Explanation,
     JobFacts,
     LedgerFacts,
-    Now,
     OccurrenceFacts,
     PauseFacts,
     TickFacts,
@@ -39,7 +38,7 @@ from cronjobs.desk.insight.explain_phrases import (
     triggered,
     who,
 )
-from cronjobs.desk.insight.formatting import LocalTimes
+from cronjobs.desk.insight.formatting import LocalTimes, counted
 from cronjobs.desk.insight.kept_from_starting import did_not_start
 from cronjobs.engine.rules.occurrences import BEFORE, NOT_MADE_UP, ON_TIME_WITHIN, ran_early
 from cronjobs.engine.schedules.decide import CRON_RAN
@@ -162,11 +161,8 @@ def _it(facts: OccurrenceFacts) -> str:
 def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     future = facts.first_for > facts.around.now
     by = _by_definition(facts.definition, times, facts.last_for)
-    if facts.existence in (
-        "not_yet",
-        "retired",
-        # A backfill covered a time at which no definition was in force, so there is a ledger row.
-    ):
+    if facts.existence in ("not_yet", "retired"):
+        # No definition was in force, but a backfill wrote a ledger row.
         gone = "did not exist yet" if facts.existence == "not_yet" else "was retired"
         sentences = [f"{name(facts.schedule)} {gone} at {times.with_utc(facts.last_for)}."]
     elif facts.count == 1:
@@ -226,8 +222,7 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
     sentences.append(f"{made}{at}, {late(delay)}{more}.")
     sentences += left_to_another_tick(facts.settler, facts.job)
     if facts.stands_for > 1:
-        others = facts.stands_for - 1
-        sentences.append(f"That run stands for {others:,} other {'occurrence' if others == 1 else 'occurrences'} too.")
+        sentences.append(f"That run stands for {counted(facts.stands_for - 1, 'other occurrence')} too.")
     later = facts.definition.starts_later_by if facts.definition else timedelta(0)
     if later:
         until = times.clock(facts.last_for + later)
@@ -249,7 +244,7 @@ def _fate(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[s
 
 
 def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
-    """Explain why the occurrence was not settled by the tick that should have come. Return [] if it was in time."""
+    """Explain why no earlier tick settled the occurrence. Return [] if it was settled in time."""
     after = facts.tick_after
     brake = facts.pause if facts.pause is not None and _holds(facts.pause, facts) else None
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN and brake is None:
@@ -394,7 +389,7 @@ def _doing_then(job: JobFacts, moment: datetime, times: LocalTimes) -> str:
     if tried[-1].outcome == "snoozed":
         return f"Its attempt {tried[-1].number} had snoozed the job, and the job was still waiting then."
     turn = "another try" if tried[-1].outcome in ("failed", "timed_out") else "another turn"
-    return f"After {'1 attempt' if len(tried) == 1 else f'{len(tried):,} attempts'} it was waiting for {turn} then."
+    return f"After {counted(len(tried), 'attempt')} it was waiting for {turn} then."
 
 
 def _missed(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:
@@ -469,7 +464,8 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
             pass
         elif last.started_at <= could_since:
             sentences.append(_last_tick(last, times))
-            sentences += _not_starting(facts.around)
+            if facts.around.kept_from_starting:
+                sentences.append(f"{capital(did_not_start('this host', facts.around.kept_from_starting))}.")
         elif brake is None and not facts.owed:
             why = _left_by(facts, last) or "the reason is not recorded"
             sentences.append(
@@ -486,11 +482,6 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
             f"{entry} is broken, so ticks with this file leave the schedule alone: {one_line(facts.file_fault, 400)}."
         )
     return sentences
-
-
-def _not_starting(around: Now) -> list[str]:
-    """Return why ticks of this host do not start now, or [] if no reason is known."""
-    return [f"{capital(did_not_start('this host', around.kept_from_starting))}."] if around.kept_from_starting else []
 
 
 def _last_tick(last: TickFacts, times: LocalTimes) -> str:
@@ -590,7 +581,7 @@ def _grace(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     over, grace = facts.last_for + definition.starts_later_by + definition.grace, duration_text(definition.grace)
     early = row is not None and _ran_early(facts, row)
     if row is not None and row.job_id is not None and not early:
-        # The job's row is gone. If the job was dead, another sentence says so.
+        # The job's row is gone. If the job was dead, another sentence reports that.
         if job is None:
             return []
         if job.status == "succeeded":
@@ -683,7 +674,6 @@ def _as_clause(sentence: str) -> str:
 
 
 def counts_of(explanations: Iterable[Explanation]) -> Counter[str]:
-    """Count occurrences by verdict."""
     counts: Counter[str] = Counter()
     for each in explanations:
         counts[each.verdict] += each.facts["count"]
@@ -697,4 +687,4 @@ def summary(counts: Counter[str], left_out: bool) -> str:
         return f"no occurrence{older}"
     others = [word for word in counts if word not in OCCURRENCE_VERDICTS]  # these are verdicts of exec runs
     parts = [f"{counts[word]:,} {word.replace('_', ' ')}" for word in (*OCCURRENCE_VERDICTS, *others) if counts[word]]
-    return f"{total:,} {'occurrence' if total == 1 else 'occurrences'}: {', '.join(parts)}{older}"
+    return f"{counted(total, 'occurrence')}: {', '.join(parts)}{older}"

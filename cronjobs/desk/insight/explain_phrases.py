@@ -1,4 +1,4 @@
-"""Phrases that explanations share: who acted, what was paused, and which manual run made up for an occurrence."""
+"""Phrases that explanations share: who acted, what was paused, which triggered run made up for an occurrence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def made_by_hand(enqueued_by: str | None) -> bool:
 def started(what: str, due: datetime, begun: datetime, times: LocalTimes, *, by_hand: bool) -> str:
     """Return text such as "It was due at 08:00:00 and started 7m late, at 08:07:00".
 
-    *by_hand*: whether "cronjobs run" started the attempt. Then its time was a person's choice, and not late.
+    *by_hand*: whether "cronjobs run" started the attempt. A person chose that time, so it does not count as late.
     """
     was_due = f"{what} was due at {times.clock(due)}"
     if by_hand:
@@ -53,7 +53,7 @@ def enqueued_by(by: str) -> str:
 
 
 def missing_because(faults: Sequence[tuple[str, str]]) -> str:
-    """Return why a job type may be missing. *faults* is not empty. Each has the place of the fault, and the reason."""
+    """Return why a job type may be missing. *faults* has at least one pair of a fault's place and its reason."""
     shown = [(one_line(where, 120), one_line(what, 200)) for where, what in faults]
     if len(shown) > 1:
         return f"the type is missing because of one of these: {', '.join(f'{where} ({what})' for where, what in shown)}"
@@ -67,10 +67,10 @@ def who(tick: TickFacts | None) -> str | None:
 
 
 def left_to_another_tick(maker: TickFacts | None, job: JobFacts | None) -> list[str]:
-    """Say that *maker*, the tick that made *job*, may have been unable to run it.
+    """Return a sentence if *maker*, the tick that made *job*, may have been unable to run it.
 
-    Return [] if the tick could load all code, if the job began before that tick ended, or if the reason that a tick has
-    recorded names the same fault.
+    Return [] if the tick could load all code, if the job began before that tick ended, or if the recorded reason why
+    the job did not start already names the fault.
     """
     if maker is None or not maker.not_loaded or job is None:
         return []
@@ -97,8 +97,8 @@ def pause(pause: PauseFacts, times: LocalTimes) -> str:
 
 
 @dataclass(frozen=True)
-class ByHand:
-    """A run triggered by hand.
+class TriggeredRun:
+    """A run that a person triggered.
 
     ``said``: a sentence about it. ``does_it``: whether the run succeeded or can still succeed.
     """
@@ -107,7 +107,7 @@ class ByHand:
     does_it: bool
 
 
-def triggered(runs: Sequence[Triggered], times: LocalTimes) -> ByHand | None:
+def triggered(runs: Sequence[Triggered], times: LocalTimes) -> TriggeredRun | None:
     """Return the newest successful run by hand, else the newest run by hand, or None if there is none.
 
     An explanation mentions such a run, since the reader may then not need to repeat the work.
@@ -127,7 +127,7 @@ def triggered(runs: Sequence[Triggered], times: LocalTimes) -> ByHand | None:
     ended = became[Status(best.status)] if best.status else "has ended; its row has been deleted"
     by = f"{name(best.by)} triggered" if best.by else "was triggered"
     said = f"Job {best.job_id}, which {by} at {times.clock(best.at)}, {ended}."
-    return ByHand(said, best.status not in (Status.DEAD, Status.CANCELLED))
+    return TriggeredRun(said, best.status not in (Status.DEAD, Status.CANCELLED))
 
 
 def between(first: datetime, last: datetime, times: LocalTimes) -> str:
@@ -148,5 +148,5 @@ def _ends(first: datetime, last: datetime, times: LocalTimes) -> tuple[str, str]
     return times.clock(first), LocalTimes(first, times.timezone).clock(last)
 
 
-def capital(text: str | None) -> str:
-    return (text or "")[:1].upper() + (text or "")[1:]
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -64,8 +64,7 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
     subject = f"Job type {name(facts.name)}"
     sentences = []
     if facts.known and facts.here is not False:
-        # Say only that the type is known. Whether a job of the type can run also depends on pauses, limits, and the
-        # options of ticks.
+        # Report only that the type is known. Whether its jobs can run also depends on pauses, limits, and tick options.
         loaded = f": {tick_that_began(facts.last, times)} loaded it" if facts.last is not None else ""
         sentences.append(f"{subject} is known{loaded}.")
     elif facts.known is None:

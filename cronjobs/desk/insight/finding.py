@@ -66,11 +66,11 @@ class Finding:
 
     ``since`` and ``command`` (what to type) are set if they are known and not already in the text. If the text names
     several schedules, ``command`` contains a command for each of them. ``subject``: the host, queue or job type, for
-    kinds with several findings. ``rows``: the ids or names that the finding is about,
-    which an ack covers. ``ack``: the ack in force, or None. ``covers``: findings with the same cause, which this
-    finding replaces (see ``same_cause``). ``follows``: earlier findings that turned into this finding. ``job_id``: the
-    job, if the finding is about a single job. ``grew_at``: when the finding's newest part began (a death, a missed run,
-    another schedule), if that may be later than ``since``. An ack covers only what began before the ack.
+    kinds with several findings. ``rows``: the ids or names that the finding is about, which an ack covers. ``ack``: the
+    ack in force, or None. ``covers``: findings with the same cause, which this finding replaces (see ``same_cause``).
+    ``follows``: earlier findings that turned into this finding. ``job_id``: the job, if the finding is about a single
+    job. ``grew_at``: when the finding's newest part began (a death, a missed run, another schedule), if that may be
+    later than ``since``. An ack covers only what began before the ack.
     """
 
     kind: str
@@ -103,12 +103,11 @@ class Finding:
 
     @property
     def alarm(self) -> bool:
-        """Whether someone has to look now, since the finding is no notice and nobody has acknowledged it."""
+        """Whether someone has to look now: the finding is not a notice, and nobody has acknowledged it."""
         return self.severity is not Severity.NOTICE and self.ack is None
 
 
 def finding_object(finding: Finding) -> dict[str, Any]:
-    """Return the finding as an object for JSON."""
     return asdict(finding) | {"key": finding.key, "alarm": finding.alarm}
 
 
@@ -130,7 +129,7 @@ def together(group: Sequence[Finding]) -> Finding:
 
 
 def for_the_file_here(finding: Finding, settings: Settings) -> Finding:
-    """Return *finding*. If ticks refuse the file here, add that remark, since it is most likely the cause.
+    """Return *finding*. If ticks refuse the file here, its text says so, since that is most likely the cause.
 
     If there is no file here, add nothing: the ticks may run in another folder or on another host.
     """

@@ -22,7 +22,6 @@ from cronjobs.desk.insight.formatting import counted
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.same_cause import (
     FAILED_IN_A_ROW,
-    NO_OTHER,
     FailingRuns,
     SameCause,
     behind,
@@ -45,7 +44,7 @@ from cronjobs.model import rough
 FORGOTTEN_PAUSE: Final = timedelta(days=1)
 
 
-def schedule_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
+def schedule_findings(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
     if health.ticking(settings.run.every):
         for off in _schedules_off(health, settings.run.every):
             yield for_the_file_here(off, settings)
@@ -160,8 +159,7 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
         only_lost = "failed" not in ended
         run = "attempt" if only_lost else "run"
         last = f"the last {run}" if most == 1 else f"the last {most} {run}s"
-        # Say that the runners died. The handler may be correct, since a runner's death proves nothing against the
-        # handler.
+        # Add that the runners died, since a runner's death proves nothing against the handler.
         if only_lost:
             ended += ": its runner died or lost its lease" if most == 1 else ": their runners died or lost their leases"
         waits = tuple(name for name in names if name in same.waiting)
@@ -245,7 +243,7 @@ def _make_up(missing: _ScheduleMissing) -> str:
 
 
 def _not_run(health: Health, every: timedelta, same: SameCause) -> Iterator[Finding]:
-    """Find schedules with occurrences that did not run, unless another finding says why."""
+    """Find schedules with occurrences that did not run, unless another finding reports why."""
     unreported = {
         name: [
             each
@@ -299,7 +297,7 @@ def _why_not(schedule: str, found: UnrunOccurrences, health: Health) -> str:
 
 
 def _is_reported_elsewhere(job: JobNow | None, health: Health, every: timedelta) -> bool:
-    """Return whether another finding says why *job* did not run."""
+    """Return whether another finding reports why *job* did not run."""
     if job is None:
         return False
     if job.status == "running":

@@ -9,9 +9,9 @@ from shlex import quote
 from typing import Any
 
 from cronjobs.desk.insight.finding import Covered, Finding, Severity, for_the_file_here, several, typed, waiting_words
-from cronjobs.desk.insight.formatting import host_of
+from cronjobs.desk.insight.formatting import counted, host_of
 from cronjobs.desk.insight.health import Health
-from cronjobs.desk.insight.judged_types import MENDED_OR_ENVIRONMENT
+from cronjobs.desk.insight.judged_types import FIXED_OR_ENVIRONMENT
 from cronjobs.desk.insight.kept_from_starting import (
     did_not_start,
     kept_from_starting_here,
@@ -19,7 +19,6 @@ from cronjobs.desk.insight.kept_from_starting import (
     why_none_starts,
 )
 from cronjobs.desk.insight.same_cause import (
-    NO_OTHER,
     SameCause,
     covered_by_type,
     names_schedule,
@@ -48,7 +47,7 @@ LONG = " for more than 15 minutes"
 _CODES = {4: "the database failed", 70: "a bug in cronjobs"}
 
 
-def tick_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
+def tick_findings(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
     foreign = list(_foreign(health, settings))
     yield from foreign
     # Do not report missing ticks if this configuration explains them: it has no project, or its database belongs to
@@ -116,7 +115,7 @@ def _no_tick(health: Health, settings: Settings) -> Iterator[Finding]:
         return
     kept = kept_from_starting_here(settings)
     why = f"; {did_not_start('this host', kept)}" if kept else ""
-    # Cron started these ticks, so the crontab line works, and doctor is the command that helps.
+    # If ticks failed to start, cron did call them: the crontab line works, and doctor finds out more.
     answer = _DOCTOR if kept else None
     if last is None:
         text = f"no tick has ever reached this database{why or '; cron should run one each minute'}"
@@ -221,12 +220,12 @@ def _config(
 
 
 def _together(faults: Iterable[tuple[str, str, str]]) -> Iterator[tuple[list[str], str, str]]:
-    """Yield where, what and the text of faults. Entries that one bad key disables are one fault."""
+    """Yield the places, the message and the text of each fault. Entries that one bad key disables are one fault."""
     alike: dict[str, list[tuple[str, str, str]]] = {}
     for where, what, text in faults:
         alike.setdefault(what if what.startswith(DISABLED) else text, []).append((where, what, text))
     for same in alike.values():
-        more = f" (and {len(same) - 1:,} more entries like it)" if len(same) > 1 else ""
+        more = f" (and {counted(len(same) - 1, 'more entry', 'more entries')} like it)" if len(same) > 1 else ""
         yield [where for where, _, _ in same], same[0][1], f"{same[0][2]}{more}"
 
 
@@ -315,7 +314,7 @@ def _of_hosts(
             found = replace(found, command=typed("cronjobs check --config", str(file)))
         elif tick["host"] == here:
             shown = '"cronjobs config show" shows where values come from'
-            absent = f'if "cronjobs check" does not find this on {here}, {MENDED_OR_ENVIRONMENT} ({shown})'
+            absent = f'if "cronjobs check" does not find this on {here}, {FIXED_OR_ENVIRONMENT} ({shown})'
             found = replace(found, text=f"{found.text}; {absent}", command=_SHOW_CRON)
     return found
 
@@ -402,7 +401,7 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
         what = f"hosts have {'had ' if long else ''}different files{LONG if long else ''}"
     elif long:
         # The host that had the file in force may have stopped only a moment ago.
-        what = f"{LONG.strip()}, the hosts that tick have had another file than the one in force"
+        what = f"{LONG.strip()}, the hosts that tick have had a different file from the one in force"
     else:
         what = "no host that ticks has the file in force"
     text = f"{what}: {said}"

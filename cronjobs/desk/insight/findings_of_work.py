@@ -22,7 +22,6 @@ from cronjobs.desk.insight.formatting import counted, long_jobs_off, pace_lately
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.kept_from_starting import did_not_start, why_none_starts
 from cronjobs.desk.insight.same_cause import (
-    NO_OTHER,
     SameCause,
     covered_by_type,
     covered_failing,
@@ -68,7 +67,7 @@ _WHY_LATE: Final = {
 }
 
 
-def work_findings(health: Health, settings: Settings, same: SameCause = NO_OTHER) -> Iterator[Finding]:
+def work_findings(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
     yield from _late(health, settings, same)
     for job_type in sorted((health.waiting.unresolved.keys() | health.unknown_schedules.keys()) - same.not_unresolved):
         yield replace(_unknown_type(job_type, health), covers=covered_by_type(job_type, same))

@@ -59,7 +59,7 @@ def at_work_within(budget: timedelta) -> timedelta:
     return max(timedelta(minutes=2), budget + timedelta(minutes=1))
 
 
-def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta, *, gone: bool | None = None) -> str:
+def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta, *, gone: bool | None) -> str:
     """Describe what a tick did and how it ended. An unfinished tick long past *budget* was probably killed.
 
     *gone*: whether the tick's process has ended, or None if this cannot be known here.
@@ -76,7 +76,7 @@ def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta, *, 
             ended += f"; it {'was' if over else 'is'} importing the handlers"
     else:
         ended = safe(tick["ended"])
-    # Say only "no job", since schedules that the tick could not fire may be due.
+    # Write only "no job", since schedules that the tick could not fire may be due.
     if ended == NOTHING_DUE:
         ended = "" if done else "no job was due"
     return "; ".join(part for part in (done, ended) if part)
@@ -180,7 +180,7 @@ def took(started_at: datetime | None, finished_at: datetime | None) -> str:
 def pace_lately(a_minute: float) -> str:
     """Return text such as "1,468 a minute succeeded lately".
 
-    It does not say when all jobs will have run: ticks may have been paused for a part of that time, or may be gone.
+    It predicts no end of the work: ticks may have been paused for a part of that time, or may be gone.
     """
     pace = f"{a_minute:,.0f} a minute" if a_minute >= 1 else f"{60 * a_minute:,.0f} an hour"
     return f"{pace} succeeded lately"
@@ -202,7 +202,7 @@ def ran_for(outcome: str, started_at: datetime, finished_at: datetime) -> str:
 
 
 def without_attempts(attempts: int, finished_at: datetime | None) -> str:
-    """Say why a job has no recorded attempt. *attempts*: how many it had. *finished_at*: when the job ended."""
+    """Return why a job has no recorded attempt. *attempts*: how many it had. *finished_at*: when the job ended."""
     if finished_at is None:
         return "no attempt has ended yet"
     return "the attempts of this job are pruned" if attempts else "this job had no attempt"

@@ -68,11 +68,9 @@ class Health:
     of_extras: Findings = field(default_factory=Findings)
 
     def ticking(self, every: timedelta) -> list[dict[str, Any]]:
-        """Return ``watched.ticking`` for the last ticks."""
         return ticking(self.ticks, self.now, every)
 
     def last_ticking(self, every: timedelta) -> list[dict[str, Any]]:
-        """Return ``watched.last_ticking`` for the last ticks."""
         return last_ticking(self.ticks, self.now, every)
 
     @property

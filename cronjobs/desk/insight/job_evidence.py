@@ -29,7 +29,7 @@ from cronjobs.desk.insight.explain_facts import (
     TypeFacts,
 )
 from cronjobs.desk.insight.explain_phrases import missing_because
-from cronjobs.desk.insight.formatting import at_work_within
+from cronjobs.desk.insight.formatting import at_work_within, counted
 from cronjobs.desk.insight.judged_types import judged_types
 from cronjobs.desk.insight.kept_from_starting import kept_from_starting, kept_from_starting_here, recorded_causes
 from cronjobs.desk.insight.releasing import Holders
@@ -285,10 +285,10 @@ def _passed_over(
         off = _long_jobs_off(last, row)
         for tick in since_due:
             if tick.host not in last:
-                continue  # what a host left that has gone since does not explain why the job still waits
+                continue  # this host no longer ticks, so its record does not explain why the job still waits
             entry = entry_for(tick.not_started, **_place(row))
             if entry is not None and entry["why"] == LONG_OFF and not off:
-                continue  # another host ticks that may run the job
+                continue  # another host that ticks may run the job
             if entry is not None and (why := in_words(entry)) is not None:
                 passed_over = entry["why"] == PASSED_OVER and tick in begun_since
                 found[row.id] = NotStartedRecord(
@@ -308,9 +308,9 @@ def _passed_over(
 
 
 def unless_it_waited_for(obstacle: object, passed_over: NotStartedRecord | None) -> NotStartedRecord | None:
-    """Return *passed_over*, or None if its reason is that of other jobs, while an *obstacle* keeps this job waiting.
+    """Return *passed_over*, or None if an *obstacle* keeps this job waiting and the record is about other jobs.
 
-    A tick looks at only a few of many waiting jobs, so it records the reason of those that came first.
+    A tick looks at only a few of many waiting jobs. The reason that it records is that of the jobs that came first.
     """
     return None if obstacle is not None and passed_over is not None and passed_over.no_room else passed_over
 
@@ -320,7 +320,7 @@ def _waits_due(job: Any, now: datetime) -> bool:
 
 
 def _begun(job: Any, attempts: Sequence[AttemptFacts]) -> list[datetime]:
-    """Return when each attempt of the job began, with the running attempt, which has no record yet."""
+    """Return when each attempt of the job began. The running attempt, which has no record yet, comes last."""
     runs = job.status == "running" and job.started_at and (not attempts or attempts[-1].number < job.attempts)
     return [*(each.started_at for each in attempts), *([job.started_at] if runs else [])]
 
@@ -328,7 +328,7 @@ def _begun(job: Any, attempts: Sequence[AttemptFacts]) -> list[datetime]:
 def _killed(
     connection: Connection, job: Any, attempts: Sequence[AttemptFacts], around: Now, settings: Settings
 ) -> KilledTicks | None:
-    """Return the ticks that should have run the job and were killed, until now or until its first attempt began."""
+    """Count the killed ticks that could have started the job, until now or until its only attempt began."""
     begun = _begun(job, attempts)
     until = around.now if _waits_due(job, around.now) else begun[0] if len(begun) == 1 else None
     if until is None:
@@ -339,8 +339,9 @@ def _killed(
 
 
 def _last_at_work(ticks: Sequence[Any], within: timedelta) -> dict[str, Any]:
-    """Return the last of *ticks* (newest first) of each host, without hosts that stopped more than *within* before the
-    newest tick.
+    """Map each host to its last tick in *ticks*, which are newest first.
+
+    Leave out hosts that stopped more than *within* before the newest tick.
     """
     return {tick.host: tick for tick in reversed(ticks) if ticks[0].finished_at - tick.finished_at <= within}
 
@@ -371,7 +372,7 @@ def _after_others(did: Any) -> str:
     begun = did_of(did).get("claimed")
     if not isinstance(begun, int) or begun < 1:
         return ""
-    return f", which had begun {begun:,} {'job' if begun == 1 else 'jobs'}"
+    return f", which had begun {counted(begun, 'job')}"
 
 
 def _ran_in(tick: Any, attempt: AttemptFacts) -> bool:
@@ -390,7 +391,7 @@ def _place(job: Any) -> dict[str, Any]:
 
 
 def type_facts(connection: Connection, job_type: str, settings: Settings, types: JobTypes) -> TypeFacts:
-    """Return whether some host can run a job type, and if not, why not, as far as ticks recorded it."""
+    """Return what ticks recorded about a job type: whether some host can run it, and if not, why not."""
     runnable = present_types(connection, remembered(settings.run.every))
     known = None if runnable is None else job_type in runnable
     since, silent_since = None, None
@@ -447,6 +448,7 @@ def _is_long(longest: timedelta, timeout_s: float | None, job_type: JobType | No
     return timeout_s > longest.total_seconds()
 
 
+# The fields of JobFacts that have the name of a column in ``explaining.jobs_of``.
 _SAME: Final = (
     *("id", "job_type", "status", "queue", "run_at", "created_at", "failures", "losses", "enqueued_by"),
     *(

@@ -1,4 +1,4 @@
-"""Say what a list shows beside a job: how far it has come, and its error."""
+"""Format the note that a list shows beside a job: its progress and its error."""
 
 from __future__ import annotations
 

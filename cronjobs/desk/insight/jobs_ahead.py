@@ -1,4 +1,4 @@
-"""Count the due jobs that ticks start before another one. Pure."""
+"""Count the due jobs that ticks start before a given job. Pure."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def jobs_ahead(
     candidates = [[Candidate(row.id, row.concurrency_key) for row in rows if row.its_turn] for rows in ahead]
     holding = limits
     if len(choose(list(chain.from_iterable(candidates)), limits, {}, before=0, free=0).taken) >= max(1, workers):
-        # These jobs can keep all workers busy: when one of them ends, its limit has room for the next. So only a limit
-        # that lets no job start leaves a worker to the jobs behind.
+        # These jobs can keep all workers busy: when one of them ends, its limit has room for the next. So only limits
+        # of 0 leave a worker free for the jobs behind them.
         holding = [limit for limit in limits if limit.most == 0]
     better = earlier = 0
     more = False
@@ -57,7 +57,7 @@ def jobs_ahead(
         if lane.priority == place.priority:
             earlier += could
             more |= lane.count > len(lane.rows) == len(rows)
-        # The rows are a sample. Without limits, the jobs behind it are like those in it.
+        # The rows are a sample. If all jobs of the sample could start, and there are no limits, so could the rest.
         elif could == len(lane.rows) and not limits:
             better += lane.count
             more |= lane.count >= COUNTED

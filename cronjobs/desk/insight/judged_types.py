@@ -19,9 +19,9 @@ from cronjobs.engine.jobs.source import source_hash
 from cronjobs.engine.store.job_types import Loaded, present_types, remembered, types_recorded_at, unknown_to_schedules
 from cronjobs.engine.store.schedules import renames
 
-# Why a fault may be absent here that this host's last tick recorded.
-MENDED_OR_ENVIRONMENT: Final = (
-    "the fault was mended after the last tick, or ticks have another environment than your shell"
+# Why this command may not find a fault that this host's last tick recorded.
+FIXED_OR_ENVIRONMENT: Final = (
+    "the fault was fixed after the last tick, or ticks have a different environment from your shell"
 )
 
 # For at most this many unknown types, find out when work began to wait. Each type costs a query on ticks.
@@ -98,9 +98,8 @@ def unknown_since(
 ) -> tuple[dict[str, datetime], dict[str, datetime]]:
     """Return when work of each of the unknown *job_types* began to wait, and when ticks began to lack the type.
 
-    A type that no tick ever knew is not in the second result.
-
-    *came*: when each type's oldest due job became due. *schedules_of*: the active schedules of each type.
+    A type that no tick ever knew is not in the second result. *came*: when each type's oldest due job became due.
+    *schedules_of*: the active schedules of each type.
     """
     since: dict[str, datetime] = {}
     gone: dict[str, datetime] = {}

@@ -26,7 +26,7 @@ Causes = tuple[tuple[str, int], ...]  # each item is a cause, and how many ticks
 
 
 def kept_from_starting(did: Any) -> Causes:
-    """Return what a tick's row says about earlier ticks that did not start."""
+    """Return the causes in a tick's row that kept earlier ticks from starting."""
     found = did_of(did).get("kept_from_starting")
     return tuple(
         (str(each.get("why")), ticks)
@@ -36,10 +36,10 @@ def kept_from_starting(did: Any) -> Causes:
 
 
 def kept_before(connection: Connection, host: str, at: datetime, did: Any, within: timedelta) -> Causes:
-    """Return why ticks of *host* did not start before the tick at *at*, whose row says *did*.
+    """Return why ticks of *host* did not start before the tick at *at*, whose row has *did*.
 
-    If that row does not say why, search later rows, up to *within* after that row. A tick that someone started in a
-    terminal does not record the reason, nor does a tick that was killed, but cron's next tick does.
+    If that row has no causes, search later rows, up to *within* after that row. A tick that someone started in a
+    terminal does not record causes, nor does a tick that was killed, but cron's next tick does.
     """
     if causes := kept_from_starting(did):
         return causes
@@ -79,9 +79,9 @@ def why_none_starts(settings: Settings, at_work: Iterable[Mapping[str, Any]]) ->
 
 
 def others_work(every: timedelta, at_work: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether another host is *at_work* and has ticked since this host stopped.
+    """Return whether another host is *at_work* and has ticked since this host stopped.
 
-    If none has, a deploy may have broken the file on all hosts.
+    If no host has, a deploy may have broken the file on all hosts.
     """
     here, at_work = Identity.here().host, list(at_work)
     stopped = max((tick["started_at"] for tick in at_work if tick["host"] == here), default=None)

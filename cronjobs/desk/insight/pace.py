@@ -14,7 +14,7 @@ from cronjobs.desk.store.explaining import newest_ticks
 from cronjobs.engine.config.settings import RunSettings, Settings
 
 _TICKS: Final = 100  # enough for several minutes, even if a few hosts tick in each
-_GAPS: Final = 3  # fewer gaps between ticks show no pace
+_GAPS: Final = 3  # with fewer gaps between ticks, the pace is unknown
 
 
 def at_their_pace(connection: Connection, settings: Settings) -> Settings:

@@ -75,7 +75,7 @@ class PayloadReview:
                 group.ids.append(row.id)
 
     def _faults(self, row: StoredPayload) -> Iterator[tuple[tuple[str, str], str]]:
-        """Yield each fault twice: as a key without the value, to count equal faults, and as text with the value."""
+        """Yield each fault as a key without the payload's value, which groups equal faults, and as text with it."""
         job_type = self.known.types.get(row.job_type)
         if job_type is None:
             yield ("", _UNKNOWN), _UNKNOWN
@@ -95,8 +95,8 @@ def review(database: Database, project: str, known: JobTypes) -> Iterator[Payloa
     """Compare all payloads in *database* with the handlers. Yield the growing review after each chunk. Write nothing.
 
     Each chunk has its own transaction, so no snapshot stays open while millions of rows are read. Jobs that are
-    enqueued during the review are not checked. Tables of an older schema revision are accepted. Raises OtherProject or
-    DatabaseError.
+    enqueued during the review are not checked. Tables of an older schema revision are accepted. Raises OtherProject,
+    MovedDatabase or DatabaseError.
     """
     done = PayloadReview(known)
     with database.read() as connection, only_reading(connection):
@@ -115,7 +115,7 @@ def review(database: Database, project: str, known: JobTypes) -> Iterator[Payloa
 
 
 def _require_ours(found: Meta, project: str) -> None:
-    """Raise OtherProject if the project differs. The environment may differ: CI checks production before deploys."""
+    """Raise OtherProject or MovedDatabase. The environment may differ: CI checks production before deploys."""
     # The review runs before the migration. Every revision has the columns that the review reads.
     with suppress(SchemaTooOld):
         require_revision(found.schema_revision, found.oldest_code)

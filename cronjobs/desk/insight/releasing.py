@@ -17,7 +17,7 @@ from cronjobs.model import rough
 
 @dataclass
 class Holders:
-    """The runners that hold leases. The process *here* finds out which of them are gone."""
+    """Finds out which of the runners that hold leases are gone. ``here``: this process, which looks for them."""
 
     here: Identity = field(default_factory=Identity.here)
     _gone: dict[str, bool | None] = field(default_factory=dict)
@@ -41,14 +41,13 @@ class Holders:
         return f"lease {rough(left)} left" if left >= timedelta(0) else f"OVERDUE: lease ended {rough(left)} ago"
 
     def is_lost(self, job: Mapping[Any, Any], now: datetime) -> bool:
-        """Return whether nobody runs a running job any more, as far as is known: no process, or no lease."""
+        """Return whether a running job has lost its runner: the process is gone, or the lease has ended."""
         return bool(self.is_gone(job["locked_by"])) or job["locked_until"] < now
 
     def may_release(self, holding: HeldJob, now: datetime) -> bool:
-        """Return whether the runner is gone.
+        """Return whether an operator may release the job, because its runner is gone.
 
-        If that is unknown, return whether the lease ends so late that no runner can have written its end.
-
+        If nobody can check the runner, a lease that ends later than any runner could have set also permits a release.
         While a cluster worker may still be running the job, return False.
         """
         if holding.permitted(now):

@@ -100,7 +100,7 @@ def as_ledger_row(schedule_id: int, run: ByHand) -> OccurrenceResult | None:
 
 
 def ran_by_hand(runs: Sequence[ByHand]) -> datetime | None:
-    """Return when the newest successful manual run was triggered, or None. A run whose job is pruned counts, too."""
+    """Return when a person triggered the newest run that succeeded, or None. A run whose job is pruned counts, too."""
     return max((each.at for each in runs if each.job is None or each.job.status == "succeeded"), default=None)
 
 
@@ -130,7 +130,7 @@ def _further_back(
     """Read rows older than *rows*, back to a row that decides whether something did not run."""
     more: list[OccurrenceResult] = []
     page = list(rows)
-    known: set[int] = set()  # jobs whose other rows say nothing new
+    known: set[int] = set()  # jobs whose other rows add nothing
     for _ in range(PAGES):
         judged = standing(page, head, now, grace)
         known |= {entry.job.id for entry in judged.not_run if entry.job is not None}

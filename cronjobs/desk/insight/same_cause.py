@@ -90,9 +90,6 @@ class SameCause:
         return frozenset[str]().union(*self.entries.values())
 
 
-NO_OTHER: Final = SameCause()
-
-
 def covered_by_type(job_type: str, same: SameCause) -> tuple[Covered, ...]:
     """Return which findings the finding about this unknown type covers."""
     late = (Covered(f"schedule:{name}") for name in same.unknown.get(job_type, ()))
@@ -182,8 +179,8 @@ def _died(job_type: str, since: datetime, watch: Watched) -> bool:
 class FailingRuns:
     """A schedule's last runs, all failed, newest first. ``most``: the ``warn_after_failures`` that they reached.
 
-    ``began_at``: when the schedule began to fail. That is the latest of three instants: the first failed run was due,
-    the last good run before it ended, and a run that someone triggered succeeded.
+    ``began_at``: when the schedule began to fail. That is the latest of three instants: when the first failed run was
+    due, when the last good run before it ended, and when someone triggered a run that succeeded.
     """
 
     rows: list[OccurrenceResult]
@@ -314,7 +311,7 @@ def _places(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
 
 
 def faults_here(faults: Iterable[Fault], problems: Iterable[Problem]) -> list[tuple[str, str]]:
-    """Return the unusable parts of the file and the code here, as pairs of where and why. *faults*: of the code."""
+    """Return the unusable parts of the file and the code here, as pairs of where and why. *faults* are in the code."""
     found = [(fault.where, fault.what) for fault in faults]
     return [*found, *((problem.path, problem.message) for problem in problems)]
 
@@ -355,7 +352,7 @@ def faults_of_type(job_type: str, wheres: Iterable[str], inline: bool) -> tuple[
 
 
 def faults_of_imports(wheres: Iterable[str]) -> tuple[str, ...]:
-    """Return the faults because of which some handlers were not imported."""
+    """Return the faults that kept some handlers from being imported."""
     return tuple(where for where in wheres if where == "imports" or where.startswith(_OF_IMPORTS))
 
 

@@ -1,7 +1,4 @@
-"""Shorten a history.
-
-Failures come first, and have a line each. Successes are only counted. All functions here are pure.
-"""
+"""Shorten a history: failures have a line each, and successes are only counted. All functions here are pure."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from cronjobs.desk.rules.settling import settled_effect
 from cronjobs.engine.rules.error_groups import normalised
 from cronjobs.engine.rules.occurrences import BACKFILLED
 
-# An entry of the history. Its "kind" is attempt, death, occurrence, pruned, gap, schedules_off, tick, clock, fault,
-# pause, deploy or act.
+# An entry of the history. Its "kind" is attempt, death, occurrence, pruned, gap, schedules_off, tick, clock, outage,
+# fault, pause, deploy or act.
 Entry = Mapping[str, Any]
 # A row of history.tallies, which says how often a schedule or job type had an outcome.
 Tally = Mapping[str, Any]
@@ -206,7 +203,8 @@ def story(entries: Sequence[Entry], tallies: Sequence[Tally], limit: int) -> Sto
     lines = _chosen(broke, limit)
     quiet = [tally for tally in tallies if tally["outcome"] in QUIET]
     room = limit - len(lines)
-    counted = sorted(sorted(quiet, key=_rank_of_tally)[:room], key=lambda tally: tally["first_at"])
+    most_important = sorted(quiet, key=lambda tally: (_RANK[tally["outcome"]], -tally["number"]))[:room]
+    counted = sorted(most_important, key=lambda tally: tally["first_at"])
     return Story(lines, counted, _left_out(totals(entries, tallies), lines, counted))
 
 
@@ -230,10 +228,6 @@ def _chosen(lines: list[list[Entry]], limit: int) -> list[list[Entry]]:
         return max(at, led_to_it), -_RANK.get(outcome_of(first), 0)
 
     return sorted(kept, key=place)
-
-
-def _rank_of_tally(tally: Tally) -> tuple[int, int]:
-    return _RANK[tally["outcome"]], -tally["number"]
 
 
 def _alike(entries: Iterable[Entry]) -> list[list[Entry]]:

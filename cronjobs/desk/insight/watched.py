@@ -165,9 +165,9 @@ class Watched:
     lately: dict[int, list[OccurrenceResult]] = field(default_factory=dict)
     # Maps a schedule's id to the runs that a person triggered, in the form of ledger rows.
     by_trigger: dict[int, list[OccurrenceResult]] = field(default_factory=dict)
-    # Maps a schedule to the time up to which a manual run makes up for missed runs.
+    # Maps a schedule to the time up to which a triggered run makes up for missed runs.
     covered: dict[str, datetime] = field(default_factory=dict)
-    # Maps a schedule to an unfinished manual run after a missed run.
+    # Maps a schedule that missed a run to an unfinished run that someone has triggered.
     awaited: dict[str, ByHand] = field(default_factory=dict)
     # Maps a failed schedule to the time when someone triggered a run that succeeded.
     by_hand: dict[str, datetime] = field(default_factory=dict)
@@ -316,13 +316,13 @@ def _files_differ(
     window = silence_after(every)
     before = store.files_between(connection, DIFFERENT_FILES + window, DIFFERENT_FILES)
     lasting = before & store.files_between(connection, window, timedelta(0))
-    # No host may have the file in force, but it is in force all the same.
+    # The file in force counts even if no host has it.
     if in_force is not None and applied_at is not None and applied_at <= now - DIFFERENT_FILES:
         lasting.add(in_force)
     long = len(lasting) > 1
     carried = ((store.carried_since(connection, host, mark), mark) for host, mark in files.items())
     began = sorted((at, mark) for at, mark in (*carried, (applied_at, str(in_force))) if at is not None)
-    # If the files have differed for longer than any host has had its own, these hosts have replaced other hosts.
+    # If the files have differed for long, a host that has had its file for less has replaced another host.
     latest = now - DIFFERENT_FILES if long else now
     return long, next((at for at, mark in began if mark != began[0][1] and at <= latest), None)
 
@@ -392,7 +392,7 @@ def _without_run(
     pauses: Sequence[Mapping[str, Any]],
     now: datetime,
 ) -> ScheduleWithoutRun | None:
-    """Return the facts if a schedule with a ``grace`` has not run for its last occurrence in time, else None."""
+    """Return the facts if the ``grace`` of the schedule's last occurrence ended without a successful run, else None."""
     if isinstance(stored.definition, dict) and "grace_s" not in stored.definition:
         return None
     try:
@@ -430,7 +430,7 @@ def _without_run(
     first = min(next_after(when, after) or last[0], last[0])
     due, job_id, cause = last[0], None, None
     if not rows:
-        # A tick has settled what was due before, perhaps because a pause skipped it. So begin with the first one after.
+        # A tick has settled the earlier occurrences, perhaps as skipped by a pause. So begin with the first one after.
         due = first = min(max(first, next_after(when, stored.seen_until) or first), due)
         why = f"held back, {stored.paused}" if stored.paused else "no tick has settled it"
     else:

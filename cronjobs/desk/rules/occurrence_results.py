@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from cronjobs.engine.rules.occurrences import ran_early
 
-# The grace of a schedule without ``grace:``. Only ``UnrunOccurrences`` uses it.
+# The grace of a schedule without ``grace:``. It decides only about ``UnrunOccurrences``.
 DEFAULT_GRACE: Final = timedelta(hours=1)
 # After its attempt's timeout, a runner that still renews the lease may take this long to stop the attempt.
 OVERRUN: Final = timedelta(minutes=5)
@@ -194,8 +194,7 @@ def waited_for(job: JobNow, head: JobNow | None) -> JobNow:
 def covered_by(triggered: Sequence[ByHand], now: datetime, grace: timedelta) -> datetime | None:
     """Return the instant up to which a run by hand makes up for occurrences, or None if no such run does.
 
-    It is not enough that somebody triggered a run. The run's job must have succeeded, or must be running or waiting for
-    a retry.
+    A triggered run makes up for them only if its job has succeeded, is running, or waits for a retry.
     """
     return max((each.at for each in triggered if _stands(each.job, now, grace)), default=None)
 

@@ -25,7 +25,7 @@ def was_importing(did: Any) -> bool:
 
 
 def no_end(ticks: int, importing: int) -> str:
-    """Say why *ticks* never recorded their end. *importing* of them were importing the handlers."""
+    """Return why *ticks* never recorded their end. *importing* of them were importing the handlers."""
     which = "" if ticks == 1 else "each " if importing == ticks else f"{importing:,} of them "
     during = f", {which}while importing the handlers" if importing else ""
     return f"{'it was' if ticks == 1 else 'they were'} killed or lost the database{during}"
@@ -40,7 +40,7 @@ class Away(NamedTuple):
 
 
 def outages_in(did: Any) -> Iterator[Away]:
-    """Yield the times in which a tick could not use the database, the first first."""
+    """Yield the times in which a tick could not use the database, oldest first."""
     recorded = did_of(did).get("outages")
     for each in recorded if isinstance(recorded, list) else ():
         with suppress(KeyError, TypeError, ValueError):

@@ -31,7 +31,7 @@ class OwnerStillActive(CronjobsError):
         owners = ", ".join(f'{key} "{one_line(getattr(owner, key), 120)}"' for key in ("project", "environment"))
         ours = " and ".join(f'{key}: "{one_line(getattr(settings, key), 120)}"' for key in wrong)
         said = ", ".join(f"{one_line(each.host, 60)} {rough(each.ago)} ago" for each in ticking[:SHOWN])
-        more = f" and {len(ticking) - SHOWN} more hosts" if len(ticking) > SHOWN else ""
+        more = f" and {len(ticking) - SHOWN} more" if len(ticking) > SHOWN else ""
         super().__init__(
             f"hosts still tick for {owners}, which own this database: {said}{more}. An adoption would shut these hosts "
             f"out. If {ours} is a mistake in {settings.file}, correct it there. If the database is to change hands, "

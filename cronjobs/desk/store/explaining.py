@@ -39,7 +39,6 @@ from cronjobs.text import ERROR_LIMIT
 TICKS_READ = 200
 LONGEST_TICK = timedelta(minutes=15)  # a tick may have begun up to this long before it made a decision
 
-
 _MOMENTS: Final = group("moments", {"number": "int", "due_at": "timestamptz"})
 # Jobs with and without their own timeout have separate indexes, so each kind needs its own condition.
 _TYPE_PLAIN: Final = f"j.job_type = :job_type AND j.{PLAIN}"
@@ -245,7 +244,6 @@ def newest_ticks(connection: Connection, limit: int) -> Sequence[Row[Any]]:
 
 
 def first_tick_at(connection: Connection) -> datetime | None:
-    """Return when the oldest stored tick began."""
     found: datetime | None = connection.execute(select(func.min(ticks.c.started_at))).scalar()
     return found
 
@@ -389,7 +387,7 @@ def ticks_of(connection: Connection, ids: Collection[int]) -> dict[int, Row[Any]
 
 
 def workers_of(connection: Connection, job_ids: Collection[int]) -> dict[int, str]:
-    """Return, for each of these jobs that runs on a cluster, its attempt's worker, or "" if no worker has begun it."""
+    """Map each of these jobs that runs on a cluster to its attempt's worker, or to "" if no worker has begun it."""
     rows = run(
         connection,
         f"""

@@ -32,9 +32,8 @@ FOREVER: Final = datetime(9999, 12, 31, tzinfo=UTC)  # later than every instant 
 # The outcomes of occurrences that did not run when they were due.
 DID_NOT_RUN: Final = ("missed", "skipped", "coalesced", "early")
 
-# If an occurrence's row now says "enqueued", its outcome at the due time may have been different. In that case the
-# row's reason says that a wrong clock ran the occurrence early, or that a backfill ran the occurrence after it had been
-# missed or skipped.
+# If an occurrence's row now says "enqueued", its outcome at the due time may have been different. The row's reason then
+# says why: a wrong clock ran the occurrence early, or a backfill ran it after it had been missed or skipped.
 _LATER_OR_EARLIER: Final = {"early": f"{RAN_EARLY}%"} | {
     became: f"{BACKFILLED} %{BEFORE}{became}%" for became in ("missed", "skipped")
 }
@@ -252,9 +251,9 @@ def spans_at_work(
 ) -> dict[int, list[tuple[datetime, datetime | None]]]:
     """Map each job's id to the spans in which a cancel could only ask it to stop, if they end after *since*.
 
-    In these spans the job was running. An end of None means that the job is still running. If the job is cancelled now,
-    and its last attempt has another outcome, because its runner died or its handler failed first, then the cancel ended
-    the job. So that attempt's span is left out.
+    In these spans the job was running. An end of None means that the job is still running. The last attempt of a
+    cancelled job may have another outcome, because its runner died or its handler failed first. Then the cancel itself
+    ended the job, so that attempt's span is left out.
     """
     found: dict[int, list[tuple[datetime, datetime | None]]] = {}
     statement = f"""
@@ -349,8 +348,8 @@ def gap_before_oldest(connection: Connection, retention: timedelta, gap: timedel
     """Return the gap before the oldest tick that is kept, if ticks ran before it, else None.
 
     The gap began at ``started_at`` or earlier: an occurrence was due then, and waited for this tick. Occurrences of a
-    backfill do not count. Without such a gap, the oldest tick ran as long ago as the *retention* of ticks. ``host`` and
-    ``did`` are the tick's.
+    backfill do not count. If ticks had run all the time, the oldest tick would be as old as the *retention* of ticks.
+    ``host`` and ``did`` are the tick's.
     """
     return run(
         connection,
@@ -416,8 +415,8 @@ def schedules_off(connection: Connection, since: datetime, longer: timedelta) ->
 def ticks_with_faults(connection: Connection, since: datetime, until: datetime, limit: int) -> Sequence[Row[Any]]:
     """Return the newest *limit* ticks, oldest first: host, started_at, whether they loaded handlers, and any faults.
 
-    ``did`` is None if the tick found no fault in its file or in the code that it loaded, could start processes, and
-    could use the database all the time.
+    ``did`` is None for a tick without a fault: it could use its file, load the code, start processes, and use the
+    database all the time.
     """
     text_of = "CAST(t.did AS text)"
     rows = run(

@@ -79,18 +79,14 @@ def list_jobs(connection: Connection, wanted: Filter, limit: int) -> Sequence[Ro
     the newest back until *limit* are found.
     """
     if wanted.cause is not None:
-        return _list_of_cause(connection, wanted, limit)
+        with closing(_of_cause(connection, wanted, jobs.c.id)) as rows:
+            ids = [row.id for row in islice(rows, limit)]
+        return jobs_by_id(connection, ids)
 
     def query(with_json: bool) -> Select[Any]:
         return _filtered(wanted, shown(connection, jobs.c, with_json=with_json), limit).limit(limit)
 
     return fetched(connection, query)
-
-
-def _list_of_cause(connection: Connection, wanted: Filter, limit: int) -> list[Row[Any]]:
-    with closing(_of_cause(connection, wanted, jobs.c.id)) as rows:
-        ids = [row.id for row in islice(rows, limit)]
-    return jobs_by_id(connection, ids)
 
 
 def jobs_by_id(connection: Connection, ids: Sequence[int]) -> list[Row[Any]]:

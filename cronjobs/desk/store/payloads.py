@@ -42,8 +42,8 @@ _PAYLOAD_READ: Final = if_not_too_large("j.payload")
 _PAYLOAD_BYTES: Final = either(
     postgresql="octet_length(CAST(p.payload AS text))", sqlite="length(CAST(p.payload AS BLOB))"
 )
-# Leave out the jobs that cannot run again: exec's runs, which are only records, jobs of which only the key is left, and
-# dismissed jobs, which stay dead. Running jobs can run again: their attempts may fail, or a deploy may interrupt them.
+# Leave out jobs that cannot run again: exec's runs (only records), stripped jobs (only the key is left), and dismissed
+# jobs (they stay dead). Running jobs can run again: their attempts may fail, or a deploy may interrupt them.
 _MAY_STILL_RUN: Final = f"""j.status IN ('queued', 'running', 'failed', 'dead') AND substr(j.job_type, 1, 5) <> 'exec:'
       AND NOT {IS_STRIPPED} AND (j.status <> 'dead' OR {UNSETTLED_DEAD_SQL})"""
 

@@ -68,9 +68,8 @@ class ScheduleSurvey:
 def survey(connection: Connection, runnable: Collection[str]) -> ScheduleSurvey:
     """Read in one pass all facts for which the database must look at each schedule.
 
-    *runnable* are the types that some host can run.
-
-    The pass goes in order of id, not name, because the ledger rows are ordered by schedule id, too.
+    *runnable* are the types that some host can run. The pass goes in order of id, not name, because the ledger rows are
+    ordered by schedule id, too.
     """
     row = run(
         connection,

@@ -77,11 +77,9 @@ def ran_early_ahead(connection: Connection) -> list[Row[Any]]:
 
 
 def next_due(connection: Connection, limit: int | None) -> list[int]:
-    """Return the first *limit* active schedules by their next run, even if paused.
+    """Return the first *limit* active schedules (all if None) by their next run, even if paused.
 
     Schedules that are never due again come last.
-
-    If *limit* is None, all schedules are returned.
     """
     statement = (
         f"SELECT j.id FROM {SCHEDULES} j WHERE j.status = 'active' ORDER BY j.next_at IS NULL, j.next_at, j.name "

@@ -330,7 +330,7 @@ def _since(ticks: Iterable[Any], holds: Callable[[Any], bool]) -> datetime | Non
 
 @dataclass(frozen=True)
 class WithoutProcess:
-    """The last ticks of a host, all of which could not start the process of a long job: how many, and since when."""
+    """How many of a host's last ticks in a row could not start the process of a long job, and since when."""
 
     ticks: int
     since: datetime
@@ -396,14 +396,14 @@ class Misdated:
 
 
 def misdated(connection: Connection, by: timedelta, job_id: int | None = None) -> list[Misdated]:
-    """Return the waiting jobs, the first due first, whose ``run_at`` comes from a clock that was ahead by more than
-    *by*. With *job_id*, look only at this job.
+    """Return waiting jobs whose ``run_at`` was set by a clock more than *by* ahead, the first due first.
 
-    The last attempt of such a job ended in the future, or the job never began, and was enqueued in the future and due
-    at once. A job of an occurrence that is not due yet is left out: before then, it would only run early once more.
+    Either the last attempt of such a job ended in the future, or the job never began, and was enqueued in the future
+    and due at once. A job of an occurrence that is not due yet is left out: before then, it would only run early once
+    more. With *job_id*, look only at this job.
     """
     of_run, of_job = ("", "") if job_id is None else ("r.job_id = :job_id AND", "WHERE n.id = :job_id")
-    # The occurrence is compared outside. With that condition inside, PostgreSQL may read all jobs by their due times.
+    # Compare the occurrence in the outer query. In the inner query, PostgreSQL may read all jobs by their due times.
     rows = run(
         connection,
         f"""

@@ -1,4 +1,4 @@
-"""Read the audit trail: who did what, to what and when."""
+"""Read the audit trail: who did what to which subject, and when."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _about(connection: Connection, subject: str) -> ColumnElement[bool]:
     number = subject.removeprefix("job ")
     if not number.isascii() or not number.isdecimal() or int(number[:20]) >= 2**63:
         return audit.c.subject.in_(names)
-    # Both conditions of the index, the actions and the subjects, have to be one list each.
+    # For the index on actions and subjects, the subjects must be one list, so do not combine two lists with OR.
     in_batch = text(statement_text(_HAS_ID, postgresql=is_postgresql(connection))).bindparams(id=int(number))
     return and_(audit.c.subject.in_([*names, "jobs"]), or_(audit.c.subject != "jobs", in_batch))
 

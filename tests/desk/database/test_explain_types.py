@@ -206,7 +206,7 @@ def test_a_type_that_only_this_command_can_load_waits_for_no_next_tick(
     world.tick(utc("2026-03-02T09:00:10"))
     world.file(OK)
     monkeypatch.setenv("CRONJOBS_HOST", here)
-    mended = "the fault was mended after the last tick, or ticks have another environment than your shell"
+    mended = "the fault was fixed after the last tick, or ticks have a different environment from your shell"
     for told in (world.ask(str(job_id)), world.ask("t.ok")):
         assert 'no host that ticks can run type "t.ok": no tick on record has ever known this type' in told
         assert "on alpha module lately_broken cannot be imported: KeyError: 'REPORT_KEY'" in told

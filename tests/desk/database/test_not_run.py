@@ -15,6 +15,7 @@ from cronjobs.desk.insight.findings import troubles
 from cronjobs.desk.insight.findings_of_schedules import schedule_findings
 from cronjobs.desk.insight.gathering import look
 from cronjobs.desk.insight.run_watch import ASKED_AT_ONCE
+from cronjobs.desk.insight.same_cause import SameCause
 from cronjobs.desk.insight.watched import ScheduleWithoutRun
 from cronjobs.engine.config.settings import Retention, Settings
 from cronjobs.engine.database import tables
@@ -189,7 +190,7 @@ def test_an_occurrence_older_than_the_newest_is_explained_by_its_time(world: Wor
     assert found.not_newest == first
     with world.database.read() as connection:
         health = look(connection, world.settings, JobTypes())
-    late = next(each for each in schedule_findings(health, world.settings) if each.kind == "schedule")
+    late = next(each for each in schedule_findings(health, world.settings, SameCause()) if each.kind == "schedule")
     assert late.command == f"cronjobs explain s00000 --at {first.isoformat()}"
 
 

@@ -443,7 +443,7 @@ def test_a_dead_job_cannot_be_cancelled_and_dismiss_is_named(cronjobs: Cronjobs,
     dead = rows.job(status="dead", finished_at=NOW)
     answer = cronjobs("jobs", "cancel", str(dead))
     assert answer.code == 1
-    assert f'job {dead} is dead: to have it count as dealt with, type "cronjobs jobs dismiss {dead}"' in answer.err
+    assert f'job {dead} is dead: to acknowledge its death, type "cronjobs jobs dismiss {dead}"' in answer.err
 
 
 def test_a_key_that_was_given_back_is_shown_explained_and_taken_back_if_it_is_free(
@@ -486,7 +486,7 @@ def test_many_refusals_of_one_kind_are_one_line(cronjobs: Cronjobs, rows: Rows) 
     assert refused.code == 1
     assert refused.err == (
         f"job {pairs[0][0]} released its key when it was cancelled, and job {pairs[0][1]} has the key now; "
-        "2 more are like it (--json lists them)\n"
+        "2 more like it (--json lists them)\n"
     )
 
 

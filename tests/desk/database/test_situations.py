@@ -881,7 +881,7 @@ def test_a_new_host_with_an_older_file_than_the_one_in_force(world: World) -> No
     world.ticks(utc("2026-03-03T01:11:00"), utc("2026-03-03T01:24:00"), host="beta")
     said = found(world)["files"]
     assert said.startswith(
-        "for more than 15 minutes, the hosts that tick have had another file than the one in force: "
+        "for more than 15 minutes, the hosts that tick have had a different file from the one in force: "
     ), said
     assert alarm(world) == 1
     [now] = [each for each in world.cronjobs("ack", "--json").json if each["kind"] == "files"]
@@ -914,7 +914,7 @@ def test_a_file_that_was_applied_and_that_no_host_ever_gets(world: World, again:
         world.file(s=new)
         assert world.cronjobs("sync").code == 0
     assert found(world)["files"].startswith(
-        "for more than 15 minutes, the hosts that tick have had another file than the one in force: "
+        "for more than 15 minutes, the hosts that tick have had a different file from the one in force: "
     )
     assert alarm(world) == 1
 

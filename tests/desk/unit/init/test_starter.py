@@ -20,7 +20,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_starter_runs_as_it_is(tmp_path: Path) -> None:
-    found = read(starter_yaml(timezone="Europe/Berlin", project="shop"))
+    found = read(starter_yaml(timezone="Europe/Berlin", project="shop", changed={}, handlers="jobs.py"))
     assert found.problems == ()
     assert found.database == f"sqlite:///{tmp_path}/cronjobs.db"
     assert (found.project, found.timezone, found.imports) == ("shop", "Europe/Berlin", ("jobs",))
@@ -32,7 +32,7 @@ def test_the_starter_runs_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.needs("contrib")
 def test_every_example_in_the_starter_is_valid() -> None:
     Path(".env").touch()
-    text = with_examples(starter_yaml(timezone="UTC", project="shop"))
+    text = with_examples(starter_yaml(timezone="UTC", project="shop", changed={}, handlers="jobs.py"))
     found = read(text)
     assert found.problems == ()
     assert yaml.safe_load(text).keys() == FILE.keys() - {"schema", "executors", "extras"}
@@ -57,7 +57,7 @@ def test_every_example_in_the_starter_is_valid() -> None:
 
 @pytest.mark.parametrize("project", ["my-shop", "yes", "7", "a: b", "${HOME}", 'say "hi"', "# x", "été", "null"])
 def test_any_name_of_a_folder_makes_a_project(project: str) -> None:
-    assert read(starter_yaml(timezone="UTC", project=project)).project == project
+    assert read(starter_yaml(timezone="UTC", project=project, changed={}, handlers="jobs.py")).project == project
 
 
 def test_the_handlers_are_python() -> None:

@@ -20,7 +20,7 @@ from cronjobs.desk.insight.findings_of_schedules import schedule_findings
 from cronjobs.desk.insight.findings_of_ticks import tick_findings
 from cronjobs.desk.insight.findings_of_work import work_findings
 from cronjobs.desk.insight.health import Health
-from cronjobs.desk.insight.same_cause import failing_runs
+from cronjobs.desk.insight.same_cause import SameCause, failing_runs
 from cronjobs.desk.insight.waiting import LateGroup, QueueFacts
 from cronjobs.desk.insight.watched import KILLED_WITHIN, ScheduleWithoutRun, Watched
 from cronjobs.desk.rules.occurrence_results import JobNow, OccurrenceResult, UnrunOccurrences, Why
@@ -163,7 +163,7 @@ def behind(finding: Finding, health: Health) -> Iterator[object]:
 def one_by_one(health: Health) -> list[Finding]:
     """The findings as they would be if each were looked for by itself."""
     parts = (tick_findings, schedule_findings, work_findings)
-    return [finding for part in parts for finding in part(health, SETTINGS)]
+    return [finding for part in parts for finding in part(health, SETTINGS, SameCause())]
 
 
 def case(dice: random.Random) -> None:
@@ -385,7 +385,7 @@ def test_a_fault_of_this_hosts_ticks_that_is_not_found_here_sends_nobody_elsewhe
 ) -> None:
     """The operator was on the very host where the finding told them to run "cronjobs check"."""
     monkeypatch.setenv("CRONJOBS_HOST", "web1")
-    absent = 'if "cronjobs check" does not find this on web1, the fault was mended after the last tick, or ticks have'
+    absent = 'if "cronjobs check" does not find this on web1, the fault was fixed after the last tick, or ticks have'
     ours = tick("web1", NO_MODULE) | {"config": str(SETTINGS.file)}
     [found] = troubles(facts(ticks=[ours]), SETTINGS)
     assert absent in found.text
