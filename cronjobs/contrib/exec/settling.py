@@ -39,8 +39,8 @@ def recorded() -> Settings | None:
 def catch_up(settings: Settings) -> None:
     """Deliver spooled runs to the user's own database, settle runs whose exec was killed, and forget removed lines.
 
-    No tick does this work, because ticks do not open the user's own database. If all crontab lines now record for a
-    project, exec does not do this work either. Errors are ignored.
+    Ticks do not open the user's own database, and exec stops opening it once all crontab lines record for a project. So
+    the commands that read this database call this function. Errors are ignored.
     """
     with suppress(CronjobsError), closing(open_target(settings)) as database:
         settle(database, spool_address(None, None))
@@ -48,10 +48,7 @@ def catch_up(settings: Settings) -> None:
 
 
 def settle(database: Database, spool: str) -> None:
-    """Write the outcomes that *database* lacks.
-
-    These are the outcomes in *spool*, and the outcomes of runs whose exec was killed.
-    """
+    """Write the outcomes that *database* lacks: those in *spool*, and those of runs whose exec was killed."""
     deliver(database, spool)
     settle_lost(database)
 
@@ -59,8 +56,8 @@ def settle(database: Database, spool: str) -> None:
 def tidy(database: Database, config: str | None, *, local: bool) -> None:
     """Settle this host's runs whose exec was killed, and forget lines that are gone from the crontab.
 
-    *config* is the project that *database* belongs to, if any. If *local*, *database* is the user's own database. Then
-    prune it too, because no tick prunes it.
+    *config* is the project that *database* belongs to, if any. If *local*, *database* is the user's own database, which
+    no tick prunes, so prune it too.
     """
     with suppress(DatabaseBusy):
         settle_lost(database)
