@@ -27,24 +27,16 @@ KEPT: Final = dict.fromkeys(FINAL, timedelta(days=90))
 def recorded() -> Settings | None:
     """Return the settings of the user's own database, or None if exec has recorded nothing there.
 
-    Calls ``catch_up`` first.
+    First deliver spooled runs to it, settle runs whose exec was killed, and forget removed lines. Ticks do not open
+    this database, and exec stops opening it once all crontab lines record for a project. Errors are ignored.
     """
     if not has_runs():
         return None
     settings = no_project()
-    catch_up(settings)
-    return settings
-
-
-def catch_up(settings: Settings) -> None:
-    """Deliver spooled runs to the user's own database, settle runs whose exec was killed, and forget removed lines.
-
-    Ticks do not open the user's own database, and exec stops opening it once all crontab lines record for a project. So
-    the commands that read this database call this function. Errors are ignored.
-    """
     with suppress(CronjobsError), closing(open_target(settings)) as database:
         settle(database, spool_address(None, None))
         forget_lines(database, None)
+    return settings
 
 
 def settle(database: Database, spool: str) -> None:
