@@ -1,4 +1,4 @@
-"""Look for findings and send messages. A look judges the project's health and stores the findings."""
+"""Look for findings, and send messages. A look judges the project's health and stores the findings."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Alerting:
         """Look if a look is due or *anyway* is true. Return whether this process looked. Raises DatabaseError.
 
         If facts change during a look, discard its findings and look again, up to ``LOOKS`` times, while *has_time*
-        returns True. Jobs of a crontab often end in the same seconds of every minute. If ticks looked only once, these
-        jobs could make every tick discard its findings.
+        returns True. Jobs of a crontab often end in the same seconds of every minute, so they could make every tick
+        discard its only look.
 
-        *types* holds this host's job types, or is None if the handlers are not loaded. If *types* is None, and no
-        recent tick has recorded its job types, the look is left to a tick that loads the handlers.
+        *types* holds this host's job types, or is None if the handlers are not loaded. If they are not, and no recent
+        tick has recorded its job types, leave the look to a tick that loads the handlers.
         """
         with self.database.read() as connection:
             if types is None and runnable_types(connection, remembered(self.settings.run.every)) is None:
@@ -83,8 +83,8 @@ class Alerting:
     ) -> bool:
         """Store the findings. If facts have changed since the look began, store nothing and return False."""
         next_at = decide.next_look(health, self.settings.run.every, self.host, open_or_waiting=True)
-        # Replace the look's token before storing anything. If two processes look at once, the second process waits here
-        # for the first, and then finds that the token has changed.
+        # Replace the look's token before storing anything. If two processes look at once, the second waits here for the
+        # first, and then finds that the token has changed.
         if not store.end_look(connection, token, next_at):
             return False
         episodes = store.open_episodes(connection)
@@ -92,7 +92,7 @@ class Alerting:
         changes = decide.compare(found, episodes, self.host, sees_all=sees_all, ticking=ticking)
         for episode, values in changes.changed:
             store.change_episode(connection, episode.id, **values)
-        for episode in changes.ended + changes.replaced:  # before a finding that has begun again is opened
+        for episode in changes.ended + changes.replaced:  # end these before opening a finding that has begun again
             store.change_episode(connection, episode.id, ended_at=health.now)
         often = {
             name
@@ -150,7 +150,7 @@ class Alerting:
 
         Messages are leased, sent outside any transaction, then marked as sent or failed. If the process dies between
         sending and marking, the message is sent again after its lease expires. If there is no time, the next tick sends
-        the messages. Once a message is delivered, the channel's messages that wait for another try are sent too.
+        the messages. After a delivery, also send the channel's messages that wait for another try.
         """
         with self.database.read() as connection:
             names = store.due_channels(connection) & self.channels.keys()

@@ -22,7 +22,7 @@ class CommandRefused(OSError):
     """The program did not exit in time, or exited with a nonzero status."""
 
 
-# Kill the program this long before the caller's time limit, so that the caller still gets the error.
+# Kill the program this long before the caller's time limit, so that the caller gets the error in time.
 KILLED_BEFORE_S: Final = 0.5
 
 

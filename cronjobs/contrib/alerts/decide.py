@@ -24,12 +24,12 @@ from cronjobs.engine.store.schedules import StoredSchedule
 UNDELIVERED: Final = "alert"  # the kind of finding for a channel that does not deliver
 # The kind of finding about one host's files. Only that host can see whether such a finding is over.
 OF_ONE_HOST: Final = "config"
-WHILE_QUIET: Final = timedelta(minutes=5)  # the longest time between looks; some findings change without any tick
-# The time between looks while a finding is open, or while a finding may begin although no tick writes a fact.
+WHILE_QUIET: Final = timedelta(minutes=5)  # the longest time between looks: some findings change without any tick
+# The time between looks while a finding is open, or may begin although no tick writes a fact.
 WHILE_OPEN: Final = timedelta(minutes=2)
 ROWS_KEPT: Final = 1000  # at most this many rows are stored for a finding
 OFTEN: Final = 3  # if a finding recurs this often within an hour, its next message is delayed
-# How far back to look for dead jobs that a message named: the hour of OFTEN, and the hour of the delay.
+# How far back to look for dead jobs that a message named: the hour of OFTEN, plus the hour of the delay.
 HEARD_WITHIN: Final = 2 * HOURLY
 FIRST_RETRY: Final = timedelta(minutes=1)
 LONGEST_RETRY: Final = timedelta(minutes=15)
@@ -42,8 +42,8 @@ LONGEST_RETRY: Final = timedelta(minutes=15)
 class Changes:
     """The changes to the stored findings after a look. ``lasting`` maps episode ids to the findings that continue.
 
-    ``replaced`` lists the episodes whose finding another finding now covers. These episodes end without a message,
-    because their cause is still there.
+    ``replaced`` lists the episodes that another finding now covers. They end without a message, because their cause is
+    still there.
     """
 
     opened: list[Finding]
@@ -54,7 +54,7 @@ class Changes:
 
 
 def merged(found: Iterable[Finding], host: str) -> list[Finding]:
-    """Merge findings that have the same key. Keep the worst of these findings, and give it the rows of all of them.
+    """Merge findings that have the same key into the worst of them, with the rows of all.
 
     Findings about the files of one host get *host* as their subject.
     """
@@ -99,10 +99,10 @@ def compare(
 
 
 def _began_anew(episode: Episode, finding: Finding) -> bool:
-    """Return whether the episode ended after the last look, and the finding began again before this look.
+    """Whether the episode ended after the last look, and the finding began again before this look.
 
-    That is so if none of the episode's rows is left, and all of the finding is newer than the episode's beginning. The
-    rows of a finding about one host do not show it, because another host words them differently.
+    Then none of the episode's rows is left, and the whole finding is newer than the episode's beginning. The rows of a
+    finding about one host prove nothing, because another host words them differently.
     """
     later = finding.since is not None and finding.since > episode.began_at
     other_rows = bool(episode.rows and finding.rows) and set(episode.rows).isdisjoint(finding.rows)
@@ -127,10 +127,7 @@ def _different(episode: Episode, finding: Finding) -> dict[str, Any]:
 
 
 def kept_rows(finding: Finding) -> tuple[str, ...]:
-    """Return the finding's rows, or only the newest rows if there are more than ROWS_KEPT.
-
-    The newest rows are last, because newer ids are higher.
-    """
+    """Return the newest ROWS_KEPT rows of the finding. The newest rows are last, because newer ids are higher."""
     return finding.rows[-ROWS_KEPT:]
 
 
@@ -140,8 +137,7 @@ def kept_rows(finding: Finding) -> tuple[str, ...]:
 def wants(channel: AlertChannel, finding: Finding) -> bool:
     """Whether *channel* gets messages about *finding*. No channel gets messages about an acknowledged finding.
 
-    A finding can cover other findings. If the channel wants one of the covered findings, the channel gets *finding*,
-    even if it does not want findings of that kind.
+    A channel that wants a finding also gets the finding that covers it, even if it does not want that kind.
     """
     only = channel.only
     keys = [finding.key, *(each.key for each in finding.covers)]
@@ -154,7 +150,7 @@ def wants(channel: AlertChannel, finding: Finding) -> bool:
 
 
 def is_news(finding: Finding, heard: Collection[str]) -> bool:
-    """Return whether the finding has a dead job that is not in *heard*, the jobs that recent messages named."""
+    """Whether the finding has a dead job that is not in *heard*, the jobs that recent messages named."""
     return finding.kind == DEAD and not set(kept_rows(finding)).issubset(heard)
 
 
@@ -180,19 +176,12 @@ def due_at(
 
 
 def over_at(state: AlertState, now: datetime) -> datetime | None:
-    """Return when to send the message "it is over".
-
-    That is now if a message about the finding has been sent or is being sent. Otherwise return None, because nobody has
-    heard of the finding.
-    """
+    """Return when to send "it is over": now, or None if no message about the finding was or is being sent."""
     return now if state.sent or state.locked_until is not None else None
 
 
 def is_unheard(state: AlertState) -> bool:
-    """Whether the finding ended before any message about it was delivered.
-
-    If so, a message "it is over" would be confusing.
-    """
+    """Whether the finding ended before any message about it was delivered, so that "it is over" would confuse."""
     return state.over and not state.sent and state.failures > 0
 
 
@@ -219,15 +208,13 @@ def ticking_hosts(health: Health) -> set[str]:
 
 
 def next_look(health: Health, every: timedelta, host: str, *, open_or_waiting: bool) -> datetime:
-    """Return when to look next if no tick does any work until then.
+    """Return when to look next if no tick works until then. A tick that does work always looks.
 
-    A finding may begin, end or be due for a repeated message even while no tick does any work.
-
-    A tick that does work always looks, whatever this function returns.
+    Even while no tick works, a finding may begin, end, or be due for a repeated message.
     """
     now = health.now
-    # Capped queues and unended ticks can become findings although no tick does any work. An app can fill a capped
-    # queue, and a tick that was killed never records its end.
+    # Some findings begin although no tick works: an app fills a capped queue, or a tick is killed before it records its
+    # end.
     capped = any(queue.max_waiting is not None for queue in health.waiting.queues.values())
     unended = any(tick["finished_at"] is None for tick in health.ticks)
     if open_or_waiting or health.pauses or health.running_total or capped or unended:

@@ -17,7 +17,7 @@ from cronjobs.model import rough
 from cronjobs.text import one_line
 
 CHANNEL_S: Final = 10.0
-LEAST_S: Final = 1.0  # if less time than this is left, try no channel
+LEAST_S: Final = 1.0  # with less time than this left, try no channel
 LONGEST_ERROR: Final = 300
 
 
@@ -32,8 +32,8 @@ def deliver(
     As soon as a channel is done, yield its name with the masked error, or with None if the message was delivered.
 
     Each channel has its own thread, since a DNS lookup has no time limit, and a server that sends a byte a second never
-    lets a socket time out. A hanging thread is abandoned: the process exits without waiting for it. An abandoned thread
-    may still deliver its message. The message is then sent twice, because it was marked as failed.
+    lets a socket time out. The process exits without waiting for a thread that hangs. If that thread still delivers its
+    message, the message is sent twice, because it was marked as failed.
     """
     give_up_at = SYSTEM.monotonic() + timeout_s
     answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
@@ -45,8 +45,7 @@ def deliver(
             _send(channels[name], messages[name], settings.folder, timeout_s)
             error = None
         except Exception as failure:  # a library may raise any exception on a bad response
-            # The socket may time out before this function does. urllib wraps the error of such a time-out in its own
-            # error, as `reason`.
+            # The socket may time out first. urllib wraps that error in its own, as `reason`.
             gave_up = isinstance(getattr(failure, "reason", failure), TimeoutError)
             error = no_answer if gave_up else _in_words(failure)
         finally:
@@ -70,7 +69,7 @@ def deliver(
 
 
 def _send(channel: AlertChannel, message: Message, folder: Path, timeout_s: float) -> None:
-    # Import a channel's module only here, because importing ssl and email takes longer than a whole tick.
+    # Import here: ssl and email take longer to import than a whole tick.
     way = channel.way
     if isinstance(way, MailChannel):
         from cronjobs.contrib.alerts import mail

@@ -21,8 +21,7 @@ def found(connection: Connection, settings: Settings, _now: datetime) -> Finding
     if settings.alerts is None:
         return Findings()
     crossed = [each for of in settings.alerts.thresholds.values() if (each := _crossed(connection, of)) is not None]
-    # A count does not show when it crossed its threshold. So the finding begins at the first look that sees the count
-    # above the threshold.
+    # A count does not show when it crossed its threshold, so the finding begins at the first look that sees it crossed.
     began = {each.finding: each.began_at for each in open_episodes(connection)} if crossed else {}
     waiting = undelivered(connection, settings.alerts.channels)
     return Findings([*(replace(each, since=began.get(each.key)) for each in crossed), *map(_undelivered, waiting)])

@@ -1,7 +1,4 @@
-"""The hook of alerts in ticks and long-job processes.
-
-It looks for findings, stores them, and sends the due messages.
-"""
+"""The hook of alerts in ticks and long-job processes: look for findings, store them, and send the due messages."""
 
 from __future__ import annotations
 
@@ -75,9 +72,9 @@ class AlertHook(Hook):
         return lambda: until - context.clock.monotonic() - LEFT_FOR_MARKS_S if context.go_on() else 0.0
 
     def _alert(self, types: JobTypes | None, until: float, *, due: bool, anyway: bool) -> None:
-        """If *due*, look for findings, unless another process is looking. Then send messages until the instant *until*.
+        """Look for findings if *due*, *anyway*, or an open finding that only this host can end. Then send messages.
 
-        Look in any case if *anyway*, or if there is an open finding that only this host can end.
+        If only *due*, leave the look to another process that is looking. Stop at *until*, a monotonic instant.
         """
         left_s = self._left_until(until)
 
@@ -103,7 +100,7 @@ class AlertHook(Hook):
             self.context.emit(events.alerts_failed(f"{type(error).__name__}: {error}"))
 
     def _look_and_send(self, types: JobTypes | None, left_s: Callable[[], float], *, anyway: bool) -> None:
-        # Import here, because alert_rounds imports the judging code, which most ticks do not need.
+        # Import here: most ticks do not need the judging code.
         from cronjobs.contrib.alerts.alert_rounds import Alerting
 
         context = self.context
@@ -118,11 +115,9 @@ hook = AlertHook
 
 
 def is_overdue(look_at: datetime | None, last_tick_at: datetime | None, now: datetime, every: timedelta) -> bool:
-    """Whether recent ticks had no time to look.
+    """Whether recent ticks had no time to look. After an outage this is False, because the work ends most findings.
 
-    After an outage the result is False, so that the tick does its work before it looks. The work ends most findings.
-
-    If *look_at* is None, no tick has looked yet. If *last_tick_at* is None, this is the first tick.
+    *look_at* is None if no tick has looked yet. *last_tick_at* is None in the first tick.
     """
     if last_tick_at is None or now - last_tick_at > OVERDUE_TICKS * every:
         return False
@@ -141,8 +136,7 @@ def early_until(now: float, deadline: float) -> float:
 def not_started(settings: Settings, error: CronjobsError, until: float) -> None:
     """Report through each channel that the database or the configuration kept a tick from starting.
 
-    Stop at *until*, a monotonic instant. Each host remembers what it has reported, so each host reports the outage for
-    itself: at once, then hourly, then daily.
+    Stop at *until*, a monotonic instant. Each host reports the outage for itself: at once, then hourly, then daily.
     """
     if error.exit_code == DATABASE_TROUBLE:
         _alert_outage(settings, AWAY, texts.away(str(error)), until)

@@ -30,8 +30,7 @@ def send(channel: MailChannel, message: Message, timeout_s: float) -> None:
         if channel.user is not None and channel.password is not None:
             smtp.login(channel.user, channel.password)
         refused = smtp.send_message(as_mail(channel, message), channel.sender, channel.to)
-        # Raise if the server refused even one recipient. The retry sends a duplicate to the other recipients, but it
-        # may still reach the refused one.
+        # Fail even if only one recipient was refused: the retry may reach that one, and sends the others a duplicate.
         if refused:
             raise smtplib.SMTPRecipientsRefused(refused)
         with suppress(OSError):  # an error is harmless now, because the server has accepted the mail
@@ -45,8 +44,7 @@ def as_mail(channel: MailChannel, message: Message) -> EmailMessage:
     mail["Subject"] = subject(message)
     mail["From"] = channel.sender
     mail["To"] = ", ".join(channel.to)
-    if message.sent_at is not None:
-        mail["Date"] = format_datetime(message.sent_at)
+    mail["Date"] = format_datetime(message.sent_at)
     mail["Message-ID"] = make_msgid(domain=channel.sender.rpartition("@")[2])
     mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: no automatic replies
     mail.set_content(body(message))

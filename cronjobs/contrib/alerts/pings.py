@@ -1,8 +1,8 @@
 """Dead-man's switches: Healthchecks pings for runs of schedules and for ticks.
 
 https://healthchecks.io/docs/http_api/: a request to the URL alone means success. /start, /fail, /log or /EXIT-CODE may
-follow the URL, and ?rid= links the start of a run to its end. Healthchecks raises an alarm if a ping is missing. So a
-ping that cannot be sent is retried at most once and never stored. The process waits for its pings only before it exits.
+follow the URL, and ?rid= links the start of a run to its end. A missing ping raises an alarm at Healthchecks. So a ping
+is retried at most once, and never stored. The process waits for its pings only before it exits.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from cronjobs.text import one_line
 PING_S: Final = 5.0
 FLUSH_S: Final = 10.0
 FAILURES: Final = 3  # after this many failures in a row, this process sends no more pings
-# Events that are sent as /log, which raises no alarm. After such an event, the run has not failed for good, or an
-# operator has ended the run.
+# Events sent as /log, which raises no alarm: the run has not failed for good, or an operator has ended it.
 _LATER: Final = {
     "job.retried": "failed, will be retried",
     "job.interrupted": "interrupted, will run again",
@@ -71,7 +70,7 @@ class Pings:
             self._put(url, "start", run_id, "", schedule)
 
     def ended(self, finished: Finished) -> None:
-        """Remember the handler's exit code, if it failed with one. ``job_event`` sends the code with its ping."""
+        """Remember the exit code with which the handler failed, if any. ``job_event`` sends the code."""
         if finished.job.id in self._running and isinstance(finished.outcome, Failed):
             kind, _, code = finished.outcome.error_type.partition("-")
             self._codes[finished.job.id] = code if kind == "exit" and code.isdecimal() else ""
@@ -99,10 +98,7 @@ class Pings:
             self._put(self._settings.run.ping, "start", self._tick_id, "", "tick")
 
     def tick_ended(self, exit_code: int, error: str = "") -> None:
-        """Send a ping for the end of the tick.
-
-        Exit code 1 (a job died) counts as success, since findings report the job.
-        """
+        """Ping the end of the tick. Exit code 1 (a job died) counts as success, since findings report the job."""
         if self._settings.run.ping:
             said = "" if exit_code in (0, 1) else str(exit_code)
             self._put(self._settings.run.ping, said, self._tick_id, error, "tick")

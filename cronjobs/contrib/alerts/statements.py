@@ -1,11 +1,9 @@
-"""The SQL of alerts.
-
-It stores when to look for findings, the past and present findings, and which channels got a message.
+"""The SQL of alerts: when to look for findings, the past and present findings, and which channels got a message.
 
 ``look_at`` in the meta row says when the next look is due. It is also the token of a running look: a process that
 begins a look sets ``look_at``, and writes its findings only if ``look_at`` has not changed since. A process that writes
-facts sets ``look_at`` to now (``look_soon`` of ``engine.store.alerts``). So the findings of a look that may have missed
-those facts are discarded, and the look is repeated.
+facts sets ``look_at`` to now (``look_soon`` of ``engine.store.alerts``). So a look that may have missed those facts
+discards its findings, and looks again.
 """
 
 from __future__ import annotations
@@ -35,14 +33,13 @@ from cronjobs.engine.store.alerts import SKIP_LOCKED
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, INSTANT_TYPE, JSON_TYPE, inserted_into, run
 
 LEASE: Final = timedelta(minutes=2)  # how long one process may take to send a message
-
-LOOKING_S: Final = 30.0  # a look that takes longer than this may be repeated by another process
+LOOKING_S: Final = 30.0  # after this long, another process may repeat a look
 
 
 def begin_look(connection: Connection, *, anyway: bool) -> datetime | None:
-    """Begin a look if one is due or *anyway* is true. Return the token for ``end_look``.
+    """Begin a look if one is due or *anyway* is true. Return the token for ``end_look``, or None if there is no look.
 
-    Returns None if no look is due yet, or if another process is looking. Commit before you read the facts.
+    No look is due while another process is looking. Commit before you read the facts.
     """
     due = "" if anyway else f"AND (look_at IS NULL OR look_at <= {SOON} OR look_at >= {IN_AN_HOUR})"
     row = run(
@@ -54,9 +51,9 @@ def begin_look(connection: Connection, *, anyway: bool) -> datetime | None:
 
 
 def end_look(connection: Connection, token: datetime, next_at: datetime) -> bool:
-    """Set when to look next. Return False if facts have changed since the look began, or another process began a look.
+    """Set when to look next. If this returns False, the caller must not write its findings.
 
-    If False, the caller must not write its findings.
+    Then facts have changed since the look began, or another process has begun a look.
     """
     statement = f"UPDATE {META} SET look_at = :next_at WHERE id = 1 AND look_at = :token RETURNING id"
     return run(connection, statement, token=token, next_at=next_at).first() is not None
@@ -64,10 +61,7 @@ def end_look(connection: Connection, token: datetime, next_at: datetime) -> bool
 
 @dataclass(frozen=True)
 class Episode:
-    """One finding from its beginning to its end.
-
-    ``host`` is the only host that can tell whether the finding is over, or "" if any host can.
-    """
+    """One finding from its beginning to its end. ``host`` is the only host that can see its end, or "" if any can."""
 
     id: int
     finding: str
@@ -89,7 +83,7 @@ def open_episodes(connection: Connection) -> list[Episode]:
 
 
 def open_of(connection: Connection, host: str) -> bool:
-    """Return whether there is an open episode that only *host* can end."""
+    """Whether an episode is open that only *host* can end."""
     statement = f"SELECT 1 FROM {FINDINGS} f WHERE f.ended_at IS NULL AND f.host = :host LIMIT 1"
     return run(connection, statement, host=host).first() is not None
 
@@ -122,9 +116,9 @@ def episodes_since(connection: Connection, since: datetime) -> dict[str, int]:
 
 
 def rows_reported(connection: Connection, kind: str, since: datetime) -> dict[str, set[str]]:
-    """Return, by channel, the rows that messages reported about those findings of *kind* that ended since *since*.
+    """Return, by channel, the rows that the last message about each finding of *kind* reported.
 
-    For each finding, only the rows of its last message are known.
+    Read only findings that ended at or after *since*.
     """
     reported = select(alerts.c.channel, alerts.c.rows).join(findings, findings.c.id == alerts.c.finding_id)
     found: dict[str, set[str]] = {}
@@ -169,7 +163,7 @@ def put_state(connection: Connection, finding_id: int, channel: str, due_at: dat
 
 @dataclass(frozen=True)
 class DueAlert:
-    """One message about one episode, to be sent on one channel. The message is leased to the caller."""
+    """A message about one episode for one channel, leased to the caller."""
 
     state: AlertState
     episode: Episode
@@ -255,17 +249,14 @@ def due_channels(connection: Connection) -> frozenset[str]:
 
 
 def something_waits(connection: Connection, channels: Collection[str]) -> bool:
-    """Return whether one of *channels* has a message that is due, is being sent, or is waiting for another try."""
+    """Whether one of *channels* has a message that is due, is being sent, or waits for another try."""
     rows = run(connection, f"SELECT DISTINCT a.channel FROM {ALERTS} a WHERE a.due_at IS NOT NULL")
     return any(name in channels for name in rows.scalars())
 
 
 @dataclass(frozen=True)
 class UndeliveredChannel:
-    """A channel that cannot deliver.
-
-    The fields say since when deliveries have failed, how many messages wait, and the error of one of these messages.
-    """
+    """A channel that cannot deliver: since when, the error of one waiting message, and how many messages wait."""
 
     channel: str
     since: datetime
@@ -289,10 +280,7 @@ def undelivered(connection: Connection, channels: Collection[str]) -> list[Undel
 
 
 def died_or_failed(connection: Connection, of: str, within: timedelta, job_type: str | None, most: int) -> int:
-    """Count the jobs that died (if *of* is "dead") or the attempts that failed, during the last *within*.
-
-    Stop counting at *most*.
-    """
+    """Count up to *most* jobs that died (if *of* is "dead"), or attempts that failed, during the last *within*."""
     statement = (
         f"""SELECT 1 AS one FROM {JOBS} j WHERE j.finished_at IS NOT NULL AND j.status = 'dead'
              AND j.finished_at >= {_SOME_AGO} AND {_OF_TYPE} LIMIT :most"""
@@ -320,10 +308,7 @@ _SOME_AGO: Final = after_now(":ago_s")
 
 @dataclass(frozen=True)
 class FailedJob:
-    """A job as an alert message shows it.
-
-    ``traceback`` and ``output`` come from the last attempt, if that attempt was recorded.
-    """
+    """A job as a message shows it. ``traceback`` and ``output`` come from its last recorded attempt, if any."""
 
     id: int
     job_type: str
@@ -361,10 +346,7 @@ def newest_dead(connection: Connection, most: int) -> list[int]:
 
 
 def newest_failed(connection: Connection, schedules: Collection[str], most: int) -> list[int]:
-    """Return the id of each schedule's newest job, if the occurrence ledger names a job.
-
-    Read at most *most* schedules.
-    """
+    """Return the id of the newest job that the ledger names for each of at most *most* schedules."""
     rows = run(
         connection,
         f"""

@@ -36,11 +36,11 @@ class ReportedFinding:
     text: str
     command: str | None
     began_at: datetime
-    ended_at: datetime | None = None
-    jobs: tuple[dict[str, Any], ...] = ()
-    times: int = 0  # how many messages about this finding were sent before
-    causes: tuple[dict[str, Any], ...] = ()  # why the jobs are dead, the most common cause first
-    more_causes: int = 0
+    ended_at: datetime | None
+    jobs: tuple[dict[str, Any], ...]
+    times: int  # how many messages about this finding were sent before
+    causes: tuple[dict[str, Any], ...]  # why the jobs are dead, the most common cause first
+    more_causes: int
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Message:
     project: str
     environment: str
     host: str
+    sent_at: datetime
     findings: Sequence[ReportedFinding] = ()
     left_out: int = 0
     zone: str = "UTC"
     note: str = ""  # a sentence that replaces the list of findings
-    sent_at: datetime | None = None
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
@@ -87,10 +87,10 @@ def message(
         settings.project,
         settings.environment,
         host,
+        now,
         findings,
         len(ordered) - len(findings),
         settings.timezone,
-        sent_at=now,
         secrets=settings.secrets,
     )
 
@@ -129,7 +129,7 @@ def _of_cause(cause: Cause, settings: Settings, now: datetime) -> dict[str, Any]
 def note(text: str, settings: Settings, host: str, now: datetime) -> Message:
     """Return a message with one sentence and no findings, such as a test message or the report of an outage."""
     words = one_line(mask(text, settings.secrets), MESSAGE_LIMIT)
-    return Message(settings.project, settings.environment, host, note=words, sent_at=now, secrets=settings.secrets)
+    return Message(settings.project, settings.environment, host, now, note=words, secrets=settings.secrets)
 
 
 def _of_job(job: FailedJob, settings: Settings) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _of_job(job: FailedJob, settings: Settings) -> dict[str, Any]:
 
 
 def subject(message: Message) -> str:
-    """Return the subject line. It has the project, the worst finding, and the number of other findings."""
+    """Return the subject line: the project, the worst finding, and the number of other findings."""
     where = " ".join(word for word in (message.project, message.environment) if word) or message.host
     said = message.note
     if not said:
@@ -196,12 +196,12 @@ def _finding_lines(each: ReportedFinding, zone: str) -> list[str]:
 
 
 def as_json(message: Message) -> dict[str, Any]:
-    """Return the message as JSON for programs: for a webhook's body or a command's stdin."""
+    """Return the JSON for a webhook's body or a command's stdin."""
     return {
         "project": message.project,
         "environment": message.environment,
         "host": message.host,
-        "sent_at": None if message.sent_at is None else message.sent_at.isoformat(),
+        "sent_at": message.sent_at.isoformat(),
         "summary": subject(message),
         "note": message.note or None,
         "left_out": message.left_out,

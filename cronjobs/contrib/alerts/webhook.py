@@ -1,4 +1,4 @@
-"""Send alerts by an HTTP POST. The body is our JSON, or the JSON that incoming webhooks of Slack and Teams accept."""
+"""Send alerts by HTTP POST, as our JSON, or as the JSON that incoming webhooks of Slack and Teams accept."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def payload(channel: WebhookChannel, message: Message) -> dict[str, Any]:
             text = f"*{subject(message)}*\n{body(message)}"[:LONGEST]
             return {"text": text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
         case "teams":
-            # Use rich text blocks, because a plain text block would render any Markdown in a job's error or output.
+            # Rich text blocks, because a plain text block would render Markdown in a job's error or output.
             blocks = [
                 {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text} | more]}
                 for text, more in ((subject(message), {"weight": "bolder"}), (body(message)[:LONGEST], {}))

@@ -1,7 +1,4 @@
-"""Gather the evidence for the books of all schedules.
-
-The evidence is the audit trail, the occurrence ledger, and the jobs that no ledger row names.
-"""
+"""Gather the evidence for the books: the audit trail, the ledger, and the jobs that no ledger row names."""
 
 from __future__ import annotations
 
@@ -51,8 +48,7 @@ def books(
 ) -> list[Book]:
     """Return the books of the schedules due from *begin* to *end*, sorted by name.
 
-    *only* is the current name, or a former name, of the only schedule to return. If *only* is None, the books of all
-    schedules are returned.
+    *only* is the current or a former name of the only schedule to return. If it is None, return all schedules' books.
     """
     now = database_now(connection)
     period = _period(connection, settings.retention, begin, min(end, now), now)
@@ -69,7 +65,7 @@ def books(
     for job in store.unnamed_jobs(connection, period.begin, period.end, UNNAMED_AT_MOST):
         if owner := _owner(job, names):
             unnamed.setdefault(owner, []).append(job)
-    # Cache the results of clock_set_back, because many audit entries have the same time.
+    # Cache clock_set_back, because many audit entries have the same time.
     set_back = cache(partial(store.clock_set_back, connection, period.begin))
     kept = []
     unsettled = _unsettled_because(connection, settings.run.every)
@@ -86,8 +82,7 @@ def books(
 def _period(connection: Connection, retention: Retention, begin: datetime, end: datetime, now: datetime) -> Period:
     """Return the period, and the instants from which ledger rows and jobs are complete.
 
-    If the retention period was shorter in the past, the oldest rows are younger than today's retention period. So look
-    at the oldest rows too.
+    If the retention was shorter in the past, the oldest rows are younger than today's retention. So look at these too.
     """
     first_tick = explaining.first_tick_at(connection)
     oldest = store.oldest_succeeded(connection)
@@ -156,11 +151,11 @@ def _account(
 def in_order(
     rows: Sequence[Any], begin: datetime, now: datetime, set_back: Callable[[datetime], datetime | None]
 ) -> tuple[list[ScheduleAct], list[Doubt]]:
-    """Return the audit entries in the order in which they were written, and the spans in which the times are uncertain.
+    """Return the audit entries in the order in which they were written, and the spans in which times are uncertain.
 
     An entry's time is wrong if it is later than the next entry's time or than *now*. Such an entry was written at some
-    time after its predecessor. The first entry has no predecessor. *set_back* returns the earliest possible time of the
-    first entry if the ticks show that the clock was set back. Otherwise the earliest possible time is *begin*.
+    time after its predecessor. Without a predecessor, it was written after the time that *set_back* returns if ticks
+    show that the clock was set back, else after *begin*.
     """
     acts: list[ScheduleAct] = []
     doubts: list[Doubt] = []
@@ -180,10 +175,7 @@ def in_order(
 
 
 def _owner(job: UnnamedJob, names: Mapping[str, Sequence[Name]]) -> str | None:
-    """Return the current name of the schedule that was called ``job.schedule`` when the job was due.
-
-    If no schedule had that name then, return the current name of a schedule that had the name at some other time.
-    """
+    """Return the current name of the schedule that was called ``job.schedule`` when the job was due, or else ever."""
     owners = [now for now, several in names.items() if any(each.name == job.schedule for each in several)]
     at = from_microseconds(job.at)
     then = [now for now in owners if any(each.holds(job.schedule, at) for each in names[now])]
@@ -200,10 +192,7 @@ def _timezone(periods: Sequence[DefinitionPeriod], otherwise: str) -> str:
 
 
 def _owed(stored: StoredSchedule) -> tuple[list[tuple[datetime, datetime]], bool]:
-    """Return the spans whose occurrences a pause holds back under earlier definitions.
-
-    The second value is True if the stored spans cannot be read.
-    """
+    """Return the spans whose occurrences a pause holds back under earlier definitions, and whether reading failed."""
     try:
         return [(piece.start, piece.end) for piece in pieces_from(stored.owed)], False
     except ValueError:
@@ -219,7 +208,7 @@ def _span(detail: Any) -> tuple[datetime, datetime] | None:
 
 
 def _unsettled_because(connection: Connection, every: timedelta) -> str:
-    """Return why ticks have not settled some occurrences, when the schedules themselves give no reason."""
+    """Return why ticks have not settled occurrences of schedules that themselves give no reason."""
     newest = explaining.newest_tick(connection)
     off = newest is not None and newest.schedules_on == 0
     if off and not status_facts.fired_lately(connection, silence_after(every)):

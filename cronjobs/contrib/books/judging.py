@@ -1,6 +1,4 @@
-"""A schedule's books.
-
-They compare the occurrences that were due by the schedule's definitions with the ledger and the jobs. Pure.
+"""A schedule's books: compare the occurrences that its definitions made due with the ledger and the jobs. Pure.
 
 Due instants are whole seconds since 1970. There may be a million of them, and datetimes would take ten times as long.
 """
@@ -30,8 +28,8 @@ MICROS: Final = 1_000_000
 
 SETTLED: Final = ("ran", "failed", "skipped", "missed", "coalesced")
 OPEN: Final = ("unsettled", "waiting", "running")
-# These counts are not results. In this order, they count occurrences whose job is pruned, occurrences whose ledger row
-# is pruned, occurrences that cannot be judged, and occurrences that ran without being due.
+# These counts are not results. In this order, they count the occurrences whose job is pruned, those whose ledger row is
+# pruned, those that cannot be judged, and those that ran without being due.
 BESIDE: Final = ("pruned", "beyond", "unjudged", "extra")
 
 OF_JOB: Final = {
@@ -114,10 +112,7 @@ class DayBook:
 
 @dataclass(frozen=True)
 class Difference:
-    """``count`` occurrences from ``first`` to ``last`` do not balance.
-
-    The command ``command`` explains these occurrences.
-    """
+    """``count`` occurrences from ``first`` to ``last`` do not balance. ``command`` explains them."""
 
     schedule: str
     first: datetime
@@ -151,8 +146,7 @@ class _Bookkeeper:
         self.cover = bytearray(len(self.due))
         self.differences: list[Difference] = []
         self.unnamed = {job.at / MICROS: job for job in account.unnamed}
-        # Occurrences whose job is missing, although under today's retention it cannot have been pruned yet.
-        self.gone_early = 0
+        self.gone_early = 0  # the number of missing jobs that today's retention cannot have pruned yet
 
     def book(self) -> Book:
         if not self.days:
@@ -192,10 +186,7 @@ class _Bookkeeper:
     # --- the ledger ---------------------------------------------------------------------------------------------------
 
     def _enter_all(self) -> None:
-        """Enter the ledger rows.
-
-        Most rows are about a single occurrence, which is also the next due occurrence. A fast path handles these rows.
-        """
+        """Enter the ledger rows. A fast path handles rows about exactly the next due occurrence, as most rows are."""
         due, day, place, until = self.due, -1, 0, 0
         for entry in self.account.entries:
             quick = entry.first == entry.last and entry.number == 1 and place < len(due)
@@ -217,14 +208,14 @@ class _Bookkeeper:
         low = bisect_left(self.due, -(-entry.first // MICROS))
         high = bisect_right(self.due, entry.last // MICROS)
         if entry.outcome == "enqueued":
-            word = self._made(entry, low)
+            word = self._made(entry)
         else:
             word = entry.outcome
         self._count(low, high, word, cancelled=entry.job == "cancelled")
         if entry.first != entry.last or high - low != 1 or entry.number != 1:
             self._check_range(entry, low, high)
 
-    def _made(self, entry: Entry, low: int) -> str | None:
+    def _made(self, entry: Entry) -> str | None:
         """Return the result of an occurrence's job. If the job is missing, record a difference and return None."""
         if entry.job in OF_JOB:
             return OF_JOB[entry.job]
@@ -233,8 +224,7 @@ class _Bookkeeper:
             if at >= self.period.kept_from and entry.by != "early":
                 self.gone_early += 1
                 return "pruned"
-            # Retention still keeps all jobs that died or were cancelled since dead_from. So a job that is missing here
-            # must have succeeded.
+            # Since dead_from, retention keeps all dead and cancelled jobs, so a missing job must have succeeded.
             return "ran" if at >= self.period.dead_from else "pruned"
         if entry.job_id is None:
             text = "the ledger says that a job was made, but does not name the job"
@@ -389,7 +379,7 @@ class _Bookkeeper:
 
 
 def _runs(cover: bytearray, value: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, end) for each longest stretch of *cover* in which every byte is *value*. The end is exclusive."""
+    """Yield (start, exclusive end) of each longest stretch of *cover* in which every byte is *value*."""
     begin = cover.find(value)
     while begin >= 0:
         end = begin

@@ -1,7 +1,4 @@
-"""The SQL of ``books``.
-
-The statements read ledger rows with the status of their jobs, and jobs of schedules that no ledger row names.
-"""
+"""The SQL of ``books``: ledger rows with the status of their jobs, and schedules' jobs that no ledger row names."""
 
 from __future__ import annotations
 
@@ -16,17 +13,12 @@ from cronjobs.engine.rules.occurrences import BACKFILLED, RAN_EARLY, only_ran_ea
 from cronjobs.engine.store.given_up import pruned_dead
 from cronjobs.engine.store.sql import run
 
-FIRST_S, LAST_S = (
-    -62_135_510_400,
-    253_402_214_400,
-)  # the range of Python's datetime (years 1 to 9999), in seconds since 1970, less a day at each end for time zones
+# The range of Python's datetime (years 1 to 9999) in seconds since 1970, less a day at each end for time zones.
+FIRST_S, LAST_S = -62_135_510_400, 253_402_214_400
 
 
 def _microseconds(column: str) -> str:
-    """Return SQL that reads an instant as a number, which is fast.
-
-    Clamp "infinity", which hand-written SQL may store.
-    """
+    """Return SQL that reads an instant as a number, which is fast. Clamp "infinity", which any SQL may have stored."""
     return either(
         postgresql=f"CAST(greatest(least(extract(epoch FROM {column}), {LAST_S}), {FIRST_S}) * 1000000 AS bigint)",
         sqlite=column,
@@ -38,19 +30,18 @@ _LAST_MICROS: Final = _microseconds("c.last_for")
 _JOB_MICROS: Final = _microseconds("j.scheduled_for")
 _A_WHILE_BEFORE: Final = shifted(":at", "-600")
 _A_WHILE_AFTER: Final = shifted(":at", "600")
-# A tick may write its row late, even after the rows of ticks that began up to two minutes after it.
+# A tick may write its row after the rows of ticks that began up to two minutes later.
 _JUST_BEFORE: Final = shifted(":at", "-120")
 
-# The rows of ticks are written in the order of their ids. So if a tick with a higher id began earlier, the clock was
-# set back.
+# Ticks get their ids in the order in which they write their rows. So if a tick with a higher id began earlier, the
+# clock was set back.
 _SET_BACK = f"""
   SELECT 1 FROM {TICKS} o CROSS JOIN {TICKS} t
   WHERE o.started_at > :at AND o.started_at <= {_A_WHILE_AFTER}
     AND t.started_at <= :at AND t.started_at >= {_A_WHILE_BEFORE} AND t.id > o.id LIMIT 1"""
 
-# Like _SET_BACK, but the clock may have been set back by any amount. Such a clock went through the time before :at
-# twice, so the last ticks before :at have higher ids than the ticks at :at. Search for the first tick of the second
-# pass only if the last ticks show that there was a second pass.
+# Like _SET_BACK, but by any amount. The clock went through the time before :at twice, so the last ticks before :at have
+# higher ids than the ticks at :at. Search for the first tick of the second pass only if these show that there was one.
 _AT_WORK = (
     f"(SELECT min(o.id) FROM {TICKS} o WHERE o.started_at >= {_JUST_BEFORE} AND o.started_at <= {_A_WHILE_AFTER})"
 )
@@ -62,7 +53,7 @@ _LIVED_AGAIN = f"""
         SELECT l.id FROM {TICKS} l WHERE l.started_at < {_JUST_BEFORE} ORDER BY l.started_at DESC LIMIT 100) n
       WHERE n.id > {_AT_WORK})"""
 
-# Use scalar subqueries instead of a join, because for a join the planner might read the whole job table.
+# Scalar subqueries, not a join, for which the planner might read the whole job table.
 _ENTRIES = f"""
   SELECT {_FIRST_MICROS} AS first_micros, {_LAST_MICROS} AS last_micros, c.count, c.outcome,
     CASE WHEN c.reason LIKE '{BACKFILLED}%' THEN 'backfill'
@@ -115,10 +106,7 @@ class Entry(NamedTuple):
 
 
 class UnnamedJob(NamedTuple):
-    """A job that a schedule created, and that no ledger row names.
-
-    ``at`` is the instant that it was created for, in microseconds since 1970.
-    """
+    """A schedule's job that no ledger row names. ``at`` is its ``scheduled_for``, in microseconds since 1970."""
 
     id: int
     schedule: str
@@ -154,10 +142,7 @@ def ran_early_at(connection: Connection, schedule_id: int, begin: datetime, end:
 
 
 def unnamed_jobs(connection: Connection, begin: datetime, end: datetime, most: int) -> Iterator[UnnamedJob]:
-    """Yield schedules' jobs that no ledger row names, in no particular order.
-
-    Return at most *most* jobs for each condition in _WHICH.
-    """
+    """Yield schedules' jobs that no ledger row names, unordered, at most *most* for each condition in _WHICH."""
     for which in _WHICH:
         rows = run(connection, _unnamed(which), begin=begin, end=end, most=most)
         yield from map(UnnamedJob._make, rows.all())
@@ -176,8 +161,8 @@ def oldest_succeeded(connection: Connection) -> datetime | None:
 def clock_set_back(connection: Connection, begin: datetime, at: datetime) -> datetime | None:
     """Return the start of the time before *at* that the clock went through twice, because it was set back.
 
-    The result is never before *begin*. The result is *at* if ticks show only that a clock at most ten minutes ahead of
-    *at* was set back. The result is None if ticks show no clock that was set back.
+    The start is never before *begin*. Return *at* if ticks show only that a clock at most ten minutes ahead of *at* was
+    set back, and None if ticks show no clock that was set back.
     """
     began: datetime | None = run(connection, _LIVED_AGAIN, begin=begin, at=at).scalar()
     if began is not None:

@@ -75,7 +75,7 @@ def copy(
     patience = None if wait is None else span(wait, "--wait")
     settings = load_settings(source)
     if to is not None and masking.url_passwords(to):
-        complain("""anyone who lists processes can see a password on the command line: use --to '${NEW_URL}' instead""")
+        complain("anyone who lists processes can see a password on the command line: use --to '${NEW_URL}' instead")
     typed = to
     old, to = (None if url is None else _filled(url, settings) for url in (old, to))
     here, there = (replace(settings, database=url) if url else settings for url in (old, to))
@@ -94,7 +94,7 @@ def copy(
                 progress=lambda table, done, total: line.say(f"{table}: {done:,} of {total:,}"),
             )
         except SchemaMissing:
-            # Only the new side can lack tables here, because require_tables has created those of the old side.
+            # The new side: require_tables has created the tables of the old side.
             raise SchemaMissing(str(target.address), _upgrade(typed)) from None
         except BaseException:
             with suppress(CronjobsError):
@@ -108,8 +108,7 @@ def copy(
     if as_json:
         echo_json({"from": str(from_.address), "to": str(target.address)} | asdict(report))
         return
-    # If the operator typed the URL with "${NEW_URL}", print the URL as typed, because the configuration should name the
-    # variable too.
+    # Print "${NEW_URL}" as typed, because the configuration should name the variable too.
     for sentence in _copied(report, typed if typed and "${" in typed else str(target.address)):
         echo(sentence)
 
@@ -125,7 +124,7 @@ def _upgrade(typed: str | None) -> str:
 
 
 def _filled(url: str, settings: Settings) -> str:
-    """Replace ``${NAME}`` and ``${file:…}`` in *url*, as is done in the configuration file."""
+    """Replace ``${NAME}`` and ``${file:…}`` in *url*, as in the configuration file."""
     try:
         text, came_in = Variables(os.environ, settings.folder).fill(url)
     except ValueError as error:

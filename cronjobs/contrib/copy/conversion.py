@@ -46,11 +46,9 @@ def _text(value: Any) -> str:
 
 
 def as_jsonb(text: str) -> tuple[str, str | None]:
-    """Return *text* and None if jsonb accepts *text* and keeps all digits of its numbers.
+    """Return *text* and None if jsonb takes it with all digits of its numbers, else *text* as a JSON string, and why.
 
-    Otherwise, return *text* as a JSON string, and the reason why jsonb refuses *text*.
-
-    A job whose payload jsonb refuses dies when it is due, on either side. The job's error says why.
+    A job whose payload jsonb refuses dies when it is due, on either side, with an error that says why.
     """
     try:
         if isinstance(text, BrokenText):
@@ -76,8 +74,7 @@ def _refuse(name: str) -> None:
 
 def _number(text: str) -> Decimal:
     number = Decimal(text)
-    # The table's CHECK sets these limits. PostgreSQL's numeric itself holds 131,072 digits before the decimal point and
-    # 16,383 after it.
+    # The limits of the table's CHECK. PostgreSQL's numeric holds 131,072 digits before the point and 16,383 after it.
     if number.copy_abs() > LARGEST or -int(number.as_tuple().exponent) > LIMIT_DIGITS:
         raise ValueError("the value holds a number that is out of range")
     return number

@@ -25,8 +25,7 @@ from cronjobs.errors import CronjobsError, UsageError
 ACTION: Final = "copy"  # the action of the new side's audit entry about a copy
 POLL_S: Final = 0.2
 
-# A database is in use if one of these tables has a row. The list omits pauses, queues and audit entries, because even
-# an unused database may have them.
+# A database is in use if one of these tables has a row. Even an unused one may have pauses, queues and audit entries.
 _LIFE: Final = (jobs, job_runs, schedules, ticks_table)
 
 Progress = Callable[[str, int, int], None]
@@ -78,8 +77,8 @@ def copy(
 ) -> CopyReport:
     """Copy everything from *source* to *target*. If *target* holds an earlier copy, bring that copy up to date.
 
-    *wait* is how long to wait for running jobs on the old side. If *wait* is None, refuse to copy while any job is
-    running. Raises CopyRefused, ForeignDatabase or DatabaseError.
+    *wait* is how long to wait for running jobs on the old side; if None, refuse to copy while a job is running. Raises
+    CopyRefused, ForeignDatabase or DatabaseError.
 
     At most one side is open at any time. If the copy fails before COMMIT, nothing is written to the new side, and the
     old side is reopened if this copy closed it and no other copy has begun since. After COMMIT, the old side stays
@@ -146,10 +145,7 @@ def _decide(connection: Connection, mark: CopyMark | None, source: str, *, close
 
 
 def _life(connection: Connection) -> dict[str, int]:
-    """Return row counts and highest ids.
-
-    If a later call returns different numbers, somebody has used the database in between.
-    """
+    """Return row counts and highest ids. They differ after somebody has used the database."""
     return {
         "jobs": store.newest(connection, jobs),
         "runs": store.count(connection, job_runs),
@@ -199,17 +195,16 @@ def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) 
 
 
 def _hold_closed(old: Connection, where: str) -> None:
-    """Check that the old side is closed.
+    """Check that the old side is closed. The caller's write transaction keeps it closed until the new side commits.
 
-    The caller's write transaction on the old side keeps it closed until the new side commits. The new side's COMMIT may
-    take a long time if it waits for a synchronous standby.
+    That COMMIT may take long if it waits for a synchronous standby.
     """
     if read_meta(old).environment != where:
         raise CopyRefused('"cronjobs db adopt" reopened the old database meanwhile; nothing was copied')
 
 
 def _reopen(source: Database, before: Meta, closing: int, actor: str) -> None:
-    """Reopen the old side, except if another copy has closed it since the audit entry *closing*."""
+    """Reopen the old side, unless another copy has closed it since the audit entry *closing*."""
     with source.write() as connection:
         if store.last_closing(connection) == closing:
             reopen(connection, before.project, before.environment, actor)

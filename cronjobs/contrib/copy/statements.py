@@ -18,13 +18,11 @@ BATCH_BYTES: Final = 8 * 1024 * 1024  # a batch also ends once it reaches this s
 
 # The tables are sorted so that jobs come before their runs.
 TABLES: Final = tuple(table for table in metadata.sorted_tables if table is not meta)
-# The copy keeps the ids of the rows in these tables, because other rows refer to the ids, or because the order of the
-# rows depends on the ids.
+# Rows of these tables keep their ids, because other rows refer to them, or because they give the order.
 WITH_IDS: Final = (jobs, schedules, ticks, findings)
 
-# These triggers refuse claims and new ledger rows from ticks that began before the old side was closed. The triggers
-# also refuse to cancel or move a waiting job, because such a change would have no effect on the new side. A running job
-# can still record its end.
+# These triggers refuse claims and new ledger rows of ticks that began before the old side was closed. They also refuse
+# changes to a waiting job, which would have no effect on the new side. A running job can still record its end.
 _FENCES: Final = {
     "claims": "UPDATE OF locked_by ON cronjobs_jobs WHEN OLD.locked_by IS NULL AND NEW.locked_by IS NOT NULL",
     "acts": "UPDATE OF status, run_at, payload, cancel_requested_at ON cronjobs_jobs WHEN OLD.locked_by IS NULL "
@@ -40,7 +38,6 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def put_fences(connection: Connection) -> None:
-    """Create triggers that refuse claims and new ledger rows in the database file."""
     for name, event in _FENCES.items():
         connection.exec_driver_sql(
             f"CREATE TRIGGER IF NOT EXISTS {FENCE}{name} BEFORE {event} "
@@ -69,15 +66,12 @@ def newest(connection: Connection, table: Table) -> int:
 
 
 def spent(connection: Connection, table: Table) -> int:
-    """Return the highest id that was ever used in *table*.
-
-    It may belong to a pruned row, and ids of pruned rows must not be reused.
-    """
+    """Return the highest id ever used in *table*. The ids of pruned rows must not be used again."""
     found = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = ?", (table.name,)).scalar()
     return int(found or 0)
 
 
-def batches(connection: Connection, table: Table, above: int = 0) -> Iterator[Rows]:
+def batches(connection: Connection, table: Table, above: int) -> Iterator[Rows]:
     """Yield the rows of *table* with ids above *above* in batches, ordered by key, with JSON as text."""
     columns = [
         type_coerce(column, Text).label(column.name) if isinstance(column.type, Json) else column
@@ -105,7 +99,7 @@ def take_alone(connection: Connection) -> None:
     """Lock the tables, so that no tick, enqueuer or other copy can write until this transaction ends."""
     names = ", ".join(f"{{{_short(table)}}}" for table in (*TABLES, meta))
     run(connection, f"LOCK TABLE {names} IN SHARE ROW EXCLUSIVE MODE")
-    # Raise the time limit, because deleting a million rows in one statement may take a long time.
+    # One statement may delete a million rows.
     connection.exec_driver_sql("SET LOCAL statement_timeout = '15min'")
 
 

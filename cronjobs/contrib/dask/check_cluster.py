@@ -1,4 +1,4 @@
-"""``cronjobs check --live`` for a cluster. Checks the cluster's scheduler, and whether the workers can run attempts."""
+"""``cronjobs check --live`` for a cluster: check its scheduler, and whether its workers can run attempts."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ def wrong_with(executor: ExecutorSettings) -> list[str]:
 def faults(executor: ExecutorSettings, known: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[str]:
     """Yield one sentence for each fault of a cluster.
 
-    *known* maps addresses to the scheduler's workers. *said* maps addresses to each worker's answer, or to the
-    exception that the worker raised.
+    *known* maps addresses to the scheduler's workers. *said* maps addresses to each worker's answer or exception.
     """
     if not known:
         yield "the scheduler has no workers"

@@ -1,8 +1,8 @@
 """The workers of a supervisor's loop: submit each attempt to a cluster, and return its outcome.
 
-One thread attends to all attempts: it writes their tokens, submits them, and gets the cluster's messages. The thread
-does not rely on the cluster's reports of whether an attempt has begun, is running or has ended. Instead it reads the
-attempt's token in the database. So no attempt ends because the scheduler is away or has lost its state.
+One thread attends to all attempts: it writes their tokens, submits them, and gets the cluster's messages. Whether an
+attempt has begun, is running or has ended, the thread reads from the attempt's token in the database. It does not rely
+on the cluster's reports, so no attempt ends because the scheduler is away or has lost its state.
 """
 
 from __future__ import annotations
@@ -31,12 +31,10 @@ from cronjobs.engine.store.tokens import TokenKey, TokenRow
 from cronjobs.errors import DatabaseError
 from cronjobs.model import Finished, Lost, Outcome, Released
 
-# Seconds between reads of cancel requests, and between reads of the tokens of attempts that are adrift (FarAttempt
-# explains "adrift").
-LOOK_S: Final = 1.0
+LOOK_S: Final = 1.0  # seconds between reads of cancel requests, and of the tokens of adrift attempts (see FarAttempt)
 IDLE_S: Final = 30.0  # the supervisor exits after this many seconds without an attempt
 CONNECT_AGAIN_S: Final = 2.0
-WAITING: Final = "waiting"  # the reason to stop an attempt that has waited too long for a worker
+WAITING: Final = "waiting"  # why to stop an attempt that has waited too long for a worker
 LOST: Final = "the Dask worker died or was disconnected"
 
 
@@ -61,18 +59,18 @@ class StopAsked(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """The result of trying to connect to the cluster. If ``error`` is None, we are connected."""
+    """The result of a try to connect to the cluster. If ``error`` is None, we are connected."""
 
     error: str | None
 
 
 @dataclass
 class FarAttempt:
-    """An attempt given to the cluster. ``name`` is the name of the attempt's task on the cluster.
+    """An attempt given to the cluster. ``name`` is the name of its task on the cluster.
 
-    If ``adrift``, this module ignores the cluster's reports on the attempt, and only the attempt's token shows its
-    state. If ``begun``, a guard on ``worker`` has taken the token. ``if_unbegun`` is the outcome to record if no worker
-    took the token in time.
+    If ``adrift``, this module ignores the cluster's reports on the attempt, and only its token shows its state. If
+    ``begun``, a guard on ``worker`` has taken the token. ``if_unbegun`` is the outcome to record if no worker took the
+    token in time.
     """
 
     attempt: Attempt
@@ -112,7 +110,7 @@ class ClusterWorkers(Workers):
         self._emit = emit
         self._connected = connected
         self._far: dict[int, FarAttempt] = {}
-        # Attempts whose final report has arrived, but whose tokens still have to be deleted.
+        # The final report of these attempts has arrived, but their tokens are not deleted yet.
         self._over: list[tuple[FarAttempt, GuardReport]] = []
         self._differs: dict[str, tuple[float, float]] = {}  # job type → when workers first and last refused it
         self._looked_at = self._tried_at = self._asked_at = -1e9
@@ -130,11 +128,11 @@ class ClusterWorkers(Workers):
         return True
 
     def take_back(self) -> list[Attempt]:
-        """Return [], because an attempt that has not begun ends only through its token, after a ``StopAsked``."""
+        """Return [], because an unbegun attempt ends only through its token, after a ``StopAsked``."""
         return []
 
     def leave(self) -> None:
-        """Stop the attending thread. The caller is about to exit the process."""
+        """Stop the attending thread, before the process exits."""
         self._left = True
         self._mail.put(None)
 
@@ -215,10 +213,7 @@ class ClusterWorkers(Workers):
                 self.around.on_start(attempt)
 
     def _note_worker(self, far: FarAttempt, holder: str | None) -> None:
-        """Note which worker runs the attempt.
-
-        *holder* is the token's holder, a text that begins with the worker's address.
-        """
+        """Note which worker runs the attempt. The token's *holder* begins with the worker's address."""
         far.worker = far.worker or (holder or "").partition(" ")[0]
         far.attempt.worker = f"{self.executor.name} {far.worker}".rstrip()
 
@@ -314,10 +309,7 @@ class ClusterWorkers(Workers):
         return far.adrift or far.asked is not None
 
     def _look(self) -> None:
-        """If a look is due, read the tokens of the written attempts, and act on their states.
-
-        Looks are due more often while an attempt is urgent.
-        """
+        """Read the tokens of the written attempts, and act on their states: more often while an attempt is urgent."""
         now = self.clock.monotonic()
         written = [far for far in self._far.values() if far.written]
         self._note_waiting(written, now)
@@ -347,10 +339,7 @@ class ClusterWorkers(Workers):
             self._over.append((far, GuardReport.decode(row.ended)))
 
     def _close(self, some: list[FarAttempt]) -> None:
-        """End the attempts in *some* that no worker is running.
-
-        If an attempt is running but must stop, ask its guard to stop it.
-        """
+        """End the attempts in *some* that no worker runs. If another one must stop, ask its guard to stop it."""
         some = [far for far in some if far.key.job_id in self._far and all(far is not other for other, _ in self._over)]
         if not some:
             return
@@ -368,10 +357,7 @@ class ClusterWorkers(Workers):
                 self.cluster.stop(far.worker, far.key.job_id, far.key.attempt, far.asked)
 
     def _look_for_cancels(self) -> None:
-        """Read cancel requests.
-
-        The loop also reads them when it renews leases, but less often. Until then, workers would do useless work.
-        """
+        """Read cancel requests, more often than the loop does when it renews leases."""
         now, running = self.clock.monotonic(), [far for far in self._far.values() if far.asked is None]
         if not running or now < self._asked_at + LOOK_S:
             return
@@ -383,10 +369,7 @@ class ClusterWorkers(Workers):
         self._take_mail(0)
 
     def _note_waiting(self, written: list[FarAttempt], now: float) -> None:
-        """Mark attempts that have waited too long for a worker.
-
-        A marked attempt is released if no worker has begun it.
-        """
+        """Mark attempts that have waited too long for a worker. Those that no worker has begun are then released."""
         for far in written:
             if not far.begun and far.asked is None and now >= far.since + self.executor.queue_wait.total_seconds():
                 far.asked = WAITING
@@ -394,7 +377,7 @@ class ClusterWorkers(Workers):
                 self._looked_at = -1e9
 
     def _let_go(self) -> None:
-        """Delete the tokens of attempts that have reported their end, then give their outcomes to the loop."""
+        """Delete the tokens of attempts whose report has arrived, then give their outcomes to the loop."""
         if not self._over:
             return
         with self._database.write() as connection:
@@ -404,7 +387,7 @@ class ClusterWorkers(Workers):
             assert report.outcome is not None
             self._note_worker(far, holders.get(far.key.job_id))
             outcome = report.outcome
-            # A Released with an error means that the attempt has not begun, because the worker has different code.
+            # A Released with an error: the worker has different code, so the attempt has not begun.
             if isinstance(outcome, Released) and outcome.error is not None:
                 outcome = self._of_difference(far, f"worker {far.worker}: {outcome.error}")
             else:

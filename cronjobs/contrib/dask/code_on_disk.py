@@ -1,4 +1,4 @@
-"""Detect a deploy. Compare the files that this process has loaded with the files that are on disk now."""
+"""Detect a deploy: compare the files that this process has loaded with the files on disk."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ Mark = tuple[int, int, int]
 
 
 def changes_from_now(settings: Settings, handlers: Iterable[Registration]) -> Callable[[], bool]:
-    """Return a function that returns whether the configuration files or the handlers' source files have changed since
-    this call.
-    """
+    """Return a function that checks whether the configuration or the handlers' files have changed since this call."""
     files = [str(file) for file in settings.contents]
     for registration in handlers:
         try:

@@ -1,4 +1,4 @@
-"""The client of a Dask cluster: submit guards to the scheduler, get their reports, and stop attempts that are running.
+"""The client of a Dask cluster: submit guards to the scheduler, get their reports, and stop running attempts.
 
 This module needs the extra ``cronjobs[dask]``. Only a supervisor and ``check --live`` import it.
 """
@@ -29,10 +29,7 @@ class ClusterAway(Exception):
 
 
 class DaskCluster:
-    """A connection to one scheduler.
-
-    Dask's threads call ``heard`` with each task that has ended, and with each message about a running task.
-    """
+    """A connection to one scheduler. Dask's threads call ``heard`` with each end of a task and each guard's message."""
 
     def __init__(
         self, executor: ExecutorSettings, topic: str, heard: Callable[[TaskEnd | Begun | Progressed], None]
@@ -44,8 +41,7 @@ class DaskCluster:
         self._futures: dict[str, Future] = {}
         self._stopping: set[tuple[int, int]] = set()  # (job, attempt) of stop calls in progress
         self._avoided: dict[str, float | None] = {}  # avoided worker → when the scheduler last heard from it
-        # This thread runs the calls that block until the scheduler answers.
-        self._calls = ThreadPoolExecutor(1, "cronjobs-cluster-calls")
+        self._calls = ThreadPoolExecutor(1, "cronjobs-cluster-calls")  # for calls that wait for the scheduler
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we report Dask's errors ourselves
 
     @property
@@ -65,7 +61,7 @@ class DaskCluster:
             )
             client.subscribe_topic(self.topic, self._event)
         except Exception as error:
-            # OSError, TimeoutError, an SSL error, or any error that a scheduler of another version causes.
+            # OSError, TimeoutError, an SSL error, or any error from a scheduler of another version
             raise ClusterAway(f"{type(error).__name__}: {error}") from None
         self._client = client
 
@@ -97,17 +93,14 @@ class DaskCluster:
             self._calls.submit(_quietly, future.cancel)
 
     def avoid(self, worker: str) -> None:
-        """*worker* has lost an attempt, so prefer other workers until the scheduler hears from *worker* again.
+        """Prefer other workers until the scheduler hears from *worker*, which has lost an attempt, again.
 
         A frozen worker looks idle to the scheduler, and stays in the scheduler's list for minutes (``worker-ttl``).
         """
         self._avoided.setdefault(worker, None)
 
     def stop(self, worker: str, job_id: int, attempt: int, reason: str) -> None:
-        """Ask the guard on *worker* to stop an attempt.
-
-        The request may get lost, so callers repeat the request until the attempt ends.
-        """
+        """Ask the guard on *worker* to stop an attempt. The request may get lost, so repeat it until that happens."""
         client, called = self._client, (job_id, attempt)
         if client is not None and called not in self._stopping:
             self._stopping.add(called)
@@ -145,8 +138,7 @@ class DaskCluster:
     # --- in threads of Dask -------------------------------------------------------------------------------------------
 
     async def _stop(self, client: Client, worker: str, called: tuple[int, int], reason: str) -> None:
-        # Do not block on the worker's answer. A frozen worker never answers, and calls to other workers must not wait
-        # for the frozen one.
+        # A frozen worker never answers, and calls to other workers must not wait for it.
         try:
             with suppress(Exception):
                 await client.run(

@@ -1,10 +1,8 @@
-"""The guard is the function that a cluster's worker calls to run one attempt.
-
-It ensures that no other worker runs that attempt.
+"""The guard: the function with which a cluster's worker runs one attempt, and no other worker runs that attempt.
 
 The guard takes the attempt's token in the database, starts the handler in a child process of the launcher, and holds a
 permit. If the database does not confirm the permit in time, the child process is killed before the lease ends. A
-cluster reruns a task whose worker it lost, so the guard may be called twice for one attempt. If another call has taken
+cluster reruns a task whose worker it lost, so it may call the guard twice for one attempt. If another call has taken
 the token, the guard does nothing.
 """
 
@@ -61,7 +59,7 @@ def run(text: str) -> str:
     _running[place] = stop
     try:
         report = _run(spec, settings, permit).encode()
-    finally:  # Even after an error, stop renewing the permit. Otherwise the permit would hold the attempt forever.
+    finally:  # even after an error, or the permit would hold the attempt forever
         permit.confirm_no_more()
         _running.pop(place, None)
     permit.end(report)
@@ -69,10 +67,7 @@ def run(text: str) -> str:
 
 
 def stop(job_id: int, attempt: int, reason: str) -> bool:
-    """Stop an attempt if it is running in this process. Return whether it was running here.
-
-    The supervisor calls this function on the worker.
-    """
+    """Stop an attempt if it runs in this process. Return whether it did. The supervisor calls this on the worker."""
     found = _running.get((job_id, attempt))
     if found is not None:
         found.set(reason)
@@ -86,7 +81,7 @@ def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
     began = SYSTEM.monotonic()
     timeout = timedelta(seconds=spec.request.timeout_s)
     request = spec.starting_at(began, this_worker(), settings)
-    secrets_ = settings.secrets_of(request.job)  # the secrets of this worker, which the supervisor does not know
+    secrets_ = settings.secrets_of(request.job)  # this worker's, which the supervisor does not know
     command = Command(
         argv=(),
         folder=settings.folder,
@@ -118,13 +113,10 @@ def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
 
 
 def _reporter(spec: Spec) -> Any:
-    """Return a function that sends messages about the attempt to the supervisor, through the scheduler.
-
-    A message may get lost.
-    """
+    """Return a function that sends messages to the supervisor through the scheduler. A message may get lost."""
 
     def tell(kind: str, *facts: Any) -> None:
-        with suppress(Exception):  # losing a message is harmless
+        with suppress(Exception):  # a lost message is harmless
             from distributed import get_worker
 
             worker = get_worker()

@@ -1,7 +1,4 @@
-"""The keys of ``executors:``, each with its reader, example and description.
-
-Executors are the clusters that job types may run on.
-"""
+"""The keys of ``executors:``, the clusters that job types may run on."""
 
 from __future__ import annotations
 

@@ -22,7 +22,6 @@ LONGEST_OUTPUT: Final = 256_000  # characters
 
 
 def versions() -> Versions:
-    """Return this process's versions."""
     return Versions(__version__, ".".join(platform.python_version_tuple()[:2]))
 
 
@@ -43,8 +42,7 @@ class Spec:
     @classmethod
     def of(cls, attempt: Attempt, key: TokenKey, settings: Settings, topic: str) -> Spec:
         registration = attempt.job_type.registration
-        # Send only settings that cannot hold a secret. Values that may come from ${…} stay on this host, above all env
-        # and env_file.
+        # Send only settings that cannot hold a secret. Values that may come from ${…}, such as env, stay on this host.
         plain = Settings(
             file=settings.file,
             folder=settings.folder,
@@ -55,8 +53,7 @@ class Spec:
             around=settings.around,
             run=RunSettings(shutdown_grace=settings.run.shutdown_grace),
         )
-        # The request also contains the job's fence, because a worker with its own database connection needs the fence
-        # for effects and transactions.
+        # The job has its fence, which a worker with its own database connection needs for effects and transactions.
         request = Request(
             attempt.job,
             plain,
@@ -79,19 +76,14 @@ class Spec:
         return cls(key, Request.decode(facts.pop("request").encode()), found, **facts)
 
     def starting_at(self, now: float, worker: str, settings: Settings) -> Request:
-        """Return the request for the handler's process, with the worker's *settings*.
-
-        *now* is the instant at which the process starts.
-        """
+        """Return the request for the handler's process, which starts *now*, with the worker's *settings*."""
         ends_at = now + self.request.timeout_s
         settings = replace(settings, run=self.request.settings.run)
         return replace(self.request, settings=settings, ends_at=ends_at, worker=worker)
 
 
 class GuardReport(NamedTuple):
-    """A guard's report.
-
-    If ``said`` is "ended", the report has an outcome. With any other word, this guard did not start the handler.
+    """A guard's report. If ``said`` is "ended", it has an outcome. Otherwise this guard did not start the handler.
 
     "taken" means that another guard has the token. "cancelled" and "over" mean that nobody may take the token any more.
     "differs" means that the worker must not run the attempt. "cannot" means that the worker could not begin the
@@ -127,9 +119,9 @@ class GuardReport(NamedTuple):
 
 
 class TaskEnd(NamedTuple):
-    """The end of a task. ``report`` is what the guard returned. If the guard returned nothing, ``report`` is None.
+    """The end of a task. If the guard returned no ``report``, ``why`` gives the reason.
 
-    If ``report`` is None, ``why`` gives the reason. If ``differs``, the worker has different code.
+    If ``differs``, the worker has different code.
     """
 
     name: str
@@ -139,7 +131,7 @@ class TaskEnd(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """The message that an attempt is running on the worker with this address."""
+    """The message that an attempt runs on the worker with this address."""
 
     job_id: int
     attempt: int
@@ -157,7 +149,7 @@ class Progressed(NamedTuple):
 
 
 def news(facts: Any) -> Begun | Progressed | None:
-    """Parse a guard's message. Return None if the message is not a guard's, because anyone can write to a topic."""
+    """Parse a guard's message. Anyone can write to a topic, so return None for any other message."""
     try:
         kind, *values = facts
         return Begun(*values) if kind == "begun" else Progressed(*values)

@@ -24,8 +24,8 @@ LAST_TRIES: Final = 3  # how many times to try to write the outcome
 class HeldPermit:
     """The permit of one attempt. The attempt's handler must be gone by ``safe_until``, a monotonic instant.
 
-    The launcher enforces this. A permit's time counts from the moment when this process asked for the confirmation, so
-    a delay in this process can only shorten the permit.
+    The launcher enforces this. A permit's time counts from when this process asked for the confirmation, so a delay
+    here can only shorten the permit.
     """
 
     database: Database
@@ -40,8 +40,8 @@ class HeldPermit:
     def take(self) -> Permit:
         """Take the attempt's token, and try again if the connection is lost. Raises DatabaseError.
 
-        If the connection is lost, the call may still have taken the token for us. If we then gave up, no worker could
-        begin the attempt.
+        A call whose connection is lost may still have taken the token. If we then gave up, no worker could begin the
+        attempt.
         """
         for left in reversed(range(TAKE_TRIES)):
             sent = self.clock.monotonic()
@@ -67,10 +67,7 @@ class HeldPermit:
         self._over.set()
 
     def end(self, report: str) -> None:
-        """Write the outcome to the database, in case the cluster cannot reach the supervisor.
-
-        Call this only when the attempt's processes have ended.
-        """
+        """Write the outcome, in case the cluster cannot reach the supervisor. The attempt's processes have ended."""
         if len(report) > tokens.MOST_ENDED:
             return
         for _ in range(LAST_TRIES):
@@ -98,8 +95,7 @@ class HeldPermit:
                     return
                 continue
             pause_s = heartbeat_s(self.lease_s)
-            # The handler has ended its job itself. No other attempt of the job will begin, so this attempt may run
-            # until its timeout.
+            # The handler has ended its job itself, so no other attempt will begin, and this one may run to its timeout.
             if found.answer == "done":
                 self.safe_until = self.clock.monotonic() + FOR_GOOD_S
                 return

@@ -8,12 +8,10 @@ from typing import Final, NamedTuple
 from cronjobs.model import Failed, Outcome, Released, rough
 from cronjobs.text import ERROR_LIMIT, one_line
 
-DIFFERS_FOR: Final = timedelta(minutes=10)  # for this long, we assume that a worker's code differs because of a deploy
-# If workers have shown no difference for this long, the next difference belongs to another deploy.
-DIFFERS_AFRESH: Final = timedelta(hours=1)
+DIFFERS_FOR: Final = timedelta(minutes=10)  # for this long, a deploy may be why a worker's code differs
+DIFFERS_AFRESH: Final = timedelta(hours=1)  # after this long without a difference, the next belongs to another deploy
 DIFFERS_AGAIN: Final = timedelta(seconds=20)  # time until the next try during a deploy
-# Time until the next try if the scheduler or a worker could not begin the attempt.
-AWAY_AGAIN: Final = timedelta(seconds=10)
+AWAY_AGAIN: Final = timedelta(seconds=10)  # time until the next try if scheduler or worker could not begin the attempt
 
 
 class Versions(NamedTuple):
@@ -31,9 +29,9 @@ def difference(claimed: Versions, here: Versions) -> str | None:
 
 
 def differing_since(now_s: float, seen: tuple[float, float] | None) -> float:
-    """Return when workers began to refuse a job type, on the same clock as *now_s*, in seconds.
+    """Return when workers began to refuse a job type, on the clock of *now_s*.
 
-    *seen* is when workers first and last refused the job type, or None if they never did.
+    *seen* is when they first and last refused it, or None if they never did.
     """
     if seen is None or now_s - seen[1] > DIFFERS_AFRESH.total_seconds():
         return now_s
@@ -43,8 +41,8 @@ def differing_since(now_s: float, seen: tuple[float, float] | None) -> float:
 def of_difference(why: str, since_s: float) -> Outcome:
     """Return the outcome of an attempt that a worker refused because the worker's code differs.
 
-    *since_s* is how many seconds ago workers began to refuse the job type. For the first ten minutes a deploy may be
-    the reason, so a refusal costs no try. After that a refusal counts as a failure, so that somebody notices.
+    *since_s* is how many seconds ago workers began to refuse the job type. At first a deploy may be the reason, so a
+    refusal costs no try. After ten minutes a refusal counts as a failure, so that somebody notices.
     """
     if since_s < DIFFERS_FOR.total_seconds():
         return Released(_short(why), after=DIFFERS_AGAIN)

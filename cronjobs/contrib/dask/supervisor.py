@@ -1,9 +1,9 @@
 """The supervisor of one executor on this host. A tick starts this module with ``python -m`` (``tick.executors``).
 
 A supervisor is a tick's loop whose workers are a cluster. It claims jobs of the executor's types, submits them to the
-cluster, renews their leases together, and records their outcomes. A supervisor has no deadline, and exits after a while
-without work. After a deploy (the file or the handlers' modules have changed), it claims nothing more, and the next tick
-starts another supervisor. Like a tick's watchdog, a supervisor's watchdog fires before a lease ends.
+cluster, renews their leases together, and records their outcomes. It has no deadline, and exits after a while without
+work. After a deploy (the file or the handlers' modules have changed), it claims nothing more, and the next tick starts
+another supervisor. As in a tick, the watchdog fires before a lease ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Final
 
 from cronjobs import events, masking
-from cronjobs.clock import SYSTEM
+from cronjobs.clock import SYSTEM, sleep
 from cronjobs.contrib.dask.cluster_workers import IDLE_S, ClusterWorkers
 from cronjobs.contrib.dask.code_on_disk import changes_from_now
 from cronjobs.contrib.dask.dask_cluster import DaskCluster
@@ -60,7 +60,7 @@ def main() -> None:
     The exit code is 0 after a normal end, 4 if the database could not be reached, else the code of the error.
     """
     supervision = Supervision.decode(sys.stdin.buffer.read())
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # ignore the SIGHUP that a closing terminal sends
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closing terminal sends SIGHUP
     lock = SupervisorLock.take(supervision)
     if lock is None:
         os._exit(0)
@@ -97,7 +97,7 @@ def _supervise(supervision: Supervision, settings: Settings, lock: SupervisorLoc
     locked_by = str(replace(identity, tick=TAG + identity.tick))
     unreported = Unreported(settings.file, locked_by)
     unreported.begin()
-    # A supervisor has no deadline, so no job is too long for it. So it starts no processes for long jobs.
+    # Without a deadline no job is too long, so no job needs a long job's process.
     ours = replace(settings, run=replace(settings.run, budget=NO_DEADLINE, long_jobs=0))
     workers = ClusterWorkers(
         executor,
@@ -143,9 +143,7 @@ def _supervise(supervision: Supervision, settings: Settings, lock: SupervisorLoc
 
 @dataclass
 class Supervisor:
-    """A running supervisor.
-
-    ``has_changed`` returns whether the configuration file or the handlers have changed on disk.
+    """A running supervisor. ``has_changed`` tells whether the file or the handlers have changed on disk.
 
     The signal handlers set ``wake`` to end the wait between two looks. ``up`` is true while we are connected to the
     cluster. ``stale`` is true once a deploy has replaced our code.
@@ -159,10 +157,7 @@ class Supervisor:
     stale: bool = False
 
     def run(self) -> str:
-        """Work until the supervisor has been idle for IDLE_S seconds, is stale, or is asked to stop.
-
-        Return why the work ended.
-        """
+        """Work until idle for IDLE_S seconds, stale, or asked to stop. Return which of these ended the work."""
         idle_since = SYSTEM.monotonic()
         while True:
             claimed = self.loop.counts.claimed
@@ -181,20 +176,14 @@ class Supervisor:
             self.loop.pace.look_again()
 
     def connected(self, up: bool) -> None:
-        """Note that the connection to the cluster was made or lost.
-
-        Without a connection, the supervisor claims no jobs.
-        """
+        """Note that the connection to the cluster was made or lost. Without it, the supervisor claims no jobs."""
         self.up = up
         self._open_or_close()
 
     def look_at_code(self) -> None:
-        """Watch for a deploy.
-
-        This method runs in a separate thread, because the loop blocks on jobs that may take days.
-        """
+        """Watch for a deploy, in a thread of its own, because the loop blocks on jobs that may take days."""
         while not self.stale:
-            threading.Event().wait(LOOK_S)
+            sleep(LOOK_S)
             if self.has_changed():
                 self.stale = True
                 self.release_lock()
@@ -220,10 +209,7 @@ def _obey_signals(loop: Loop, wake: threading.Event) -> None:
 
 
 def _leave_error(config: Path, executor: str, error: Exception) -> None:
-    """Leave the error for the next tick to print.
-
-    cron mails the output of ticks, but not the output of supervisors.
-    """
+    """Leave the error for the next tick to print: cron mails what ticks print, but not what supervisors print."""
     why = str(error).partition("\n")[0]
     if not isinstance(error, CronjobsError):
         why = f"an internal error in cronjobs, {type(error).__name__}: {why} ({place(error)})"

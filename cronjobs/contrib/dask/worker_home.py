@@ -1,4 +1,4 @@
-"""The configuration file of a cluster worker, if it has one, and the worker's database connections."""
+"""A cluster worker's configuration file, if it has one, and its database connections."""
 
 from __future__ import annotations
 
@@ -27,12 +27,9 @@ _lock: Final = threading.Lock()
 
 
 def _settings_here(claimed: Settings) -> Settings:
-    """Return the settings in the worker's own configuration file.
+    """Return the settings in the worker's own configuration file, else those *claimed*. Raises CronjobsError.
 
-    If there is no such file, return the claiming host's settings.
-
-    In both cases the settings hold the worker's own secrets, because the claiming host sends none. Raises
-    CronjobsError.
+    Either way they hold the worker's own secrets, because the claiming host sends none.
     """
     file = Path(os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     if file.exists():
@@ -44,9 +41,9 @@ def _settings_here(claimed: Settings) -> Settings:
 
 
 def token_database(claimed: Settings) -> tuple[Settings, Database]:
-    """Return the worker's settings, and the database in which the worker takes tokens. Raises CronjobsError.
+    """Return the worker's settings, and the database for its tokens, which all attempts in this process share.
 
-    All attempts in this process share the database.
+    Raises CronjobsError.
     """
     settings = _settings_here(claimed)
     url = os.environ.get(TOKEN_URL) or settings.database
@@ -60,7 +57,6 @@ def token_database(claimed: Settings) -> tuple[Settings, Database]:
 
 
 def this_worker() -> str:
-    """Return this worker's address."""
     try:
         from distributed import get_worker
 

@@ -1,7 +1,7 @@
 """``cronjobs demo``: show cronjobs at work in a few seconds, with real ticks on its own SQLite file.
 
-Each command runs in a fork of this process, which has already imported what the commands need. Starting an interpreter
-for each command would take most of the demo's time.
+Each command runs in a fork of this process, which has imported what the commands need. To start an interpreter for each
+command would take most of the demo's time.
 """
 
 from __future__ import annotations
@@ -77,8 +77,7 @@ def beat(ctx: Context, of: str) -> None:
     effect(f"{of} of {ctx.scheduled_for:%H:%M}")
 '''
 
-# Wait up to this many seconds for the retry. The retry is due after a second, but the machine may be busy.
-WAIT_S = 10.0
+WAIT_S = 10.0  # wait up to this long for the retry, which is due after a second
 LONGEST_S = 60  # one command may take this many seconds
 ROOM_S = 15  # the demo takes this many seconds on a busy machine
 NEEDED = (
@@ -93,7 +92,7 @@ def exit_code(child: int) -> int:
 
 
 class DemoFailed(CronjobsError):
-    """Something happened that the demo did not expect. Users should report it as a bug."""
+    """The demo saw what it did not expect, which is a bug in cronjobs, or the folder of --keep cannot be made."""
 
 
 def demo(
@@ -269,7 +268,7 @@ class Demo:
         return [line for line in (file.read_text().splitlines() if file.exists() else []) if line.startswith(of)]
 
     def expect(self, effects: list[str]) -> None:
-        """Check what the handlers did. Leave out schedules' jobs, because a schedule may come due at any time."""
+        """Check what the handlers did, except for schedules, which may come due at any time."""
         done = [line for line in self.effects() if " of " not in line]
         if done != effects:
             raise DemoFailed(f"the effects are {done} instead of {effects}")
@@ -282,7 +281,7 @@ class Demo:
             connection.close()
 
     def until_due(self) -> None:
-        """Wait until the waiting job is due, a second from now."""
+        """Wait until the retry is due."""
         give_up = SYSTEM.monotonic() + WAIT_S
         while SYSTEM.monotonic() < give_up:
             [run_at] = self.query("SELECT max(run_at) FROM cronjobs_jobs WHERE status = 'failed'")
@@ -294,8 +293,8 @@ class Demo:
     def a_minute_passes(self, schedule: str) -> None:
         """Make the schedule due by setting its watermark back by a minute.
 
-        If a tick has already fired the schedule, wait for the next minute instead, because the schedule would otherwise
-        run twice for the same minute.
+        If a tick has already fired the schedule, wait for the next minute instead. Otherwise the schedule would run
+        twice for the same minute.
         """
         fired, next_at = self.query(
             "SELECT (SELECT count(*) FROM cronjobs_occurrences o WHERE o.schedule_id = s.id), next_at "
@@ -316,10 +315,7 @@ class Demo:
         )
 
     def room_in_the_minute(self) -> None:
-        """Wait for the next minute if the current minute is nearly over.
-
-        Otherwise, schedules would fire in the middle of the demo.
-        """
+        """If the minute is nearly over, wait for the next. Otherwise schedules would fire in the middle of the demo."""
         if SYSTEM.now().second >= 60 - ROOM_S:
             echo("waiting for the next minute to begin …")
         while SYSTEM.now().second >= 60 - ROOM_S:

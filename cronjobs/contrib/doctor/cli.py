@@ -78,12 +78,12 @@ def doctor(
         write([json_text({"ok": not counts["problem"], "host": patient.host, "checks": checks, "counts": counts})])
     else:
         write(_lines(found, counts))
-    # Exit with leave(), which does not wait for threads that the user's modules have started.
+    # leave() does not wait for threads that the user's modules have started.
     leaving.leave(1 if counts["problem"] else 0, stuck=False)
 
 
 def _entry(name: str, label: int, word: str, text: str, fix: str | None) -> Iterator[str]:
-    """Yield the lines of a check, or of an item of the checklist. *label* is the width of the column of names."""
+    """Yield the lines of a check, or of a checklist item. *label* is the width of the column of names."""
     indent = " " * (label + 2)
     head, *rest = wrapped(safe(text, TEXT), width() - len(indent) - len(word) - 2)
     yield f"{name:<{label}}  {coloured(word, COLOURS[word])}: {head}"
@@ -141,7 +141,7 @@ def _facts(patient: ExaminedSite) -> ReleaseFacts:
 
 
 def _item_lines(items: Sequence[ReleaseItem], counts: Counter[str]) -> Iterator[str]:
-    """Yield the lines of all items: first the items to do, then the questions, then the items that are ok."""
+    """Yield the lines of all items: to do first, then the questions, then ok."""
     label = max(len(item.item) for item in items)
     for answer in ("to do", "ask", "ok"):
         for item in items:

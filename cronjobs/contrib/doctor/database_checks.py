@@ -1,4 +1,4 @@
-"""The checks of the jobs database. Each gathers its facts, and a function of ``database_verdicts`` judges them."""
+"""The checks of the jobs database. Each check gathers facts, and a function of ``database_verdicts`` judges them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def database(patient: ExaminedSite) -> Diagnosis:
         )
         return judge.unreachable(why, no_file=patient.no_file)
     name = str(patient.database.address)
-    # Only the configuration file names our project. Without the file, doctor cannot know whether the database belongs
-    # to our project.
+    # Only the configuration file says which project is ours.
     if patient.unusable:
         return judge.database(name, None)
     with patient.database.read() as connection:
@@ -60,7 +59,7 @@ def revision(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
         try:
             found = read_meta(connection)
-        except TransientTrouble:  # for example, another session has locked the table: the check "locks" reports that
+        except TransientTrouble:  # such as a table locked by another session, which the check "locks" reports
             raise
         except SchemaNotUpgraded as error:
             return problem(str(error), "docs/how-to/operating.md#tables-from-before-020")
@@ -74,10 +73,7 @@ def drift(patient: ExaminedSite) -> Diagnosis:
 
 
 def clocks(patient: ExaminedSite) -> Diagnosis:
-    """Compare the database's time with this host's time.
-
-    A query takes a while, so compare with this host's time halfway through the query.
-    """
+    """Compare the database's time with this host's time halfway through the query."""
     skew, best = timedelta(0), timedelta.max
     for _ in range(1 if patient.db.is_sqlite else ASKED):
         with patient.db.read() as connection:
@@ -99,14 +95,14 @@ def versions(patient: ExaminedSite) -> Diagnosis:
 
 
 def locks(patient: ExaminedSite) -> Diagnosis:
-    """Judge the sessions that sessions of cronjobs wait for, or would have to, except those that wait themselves."""
+    """Judge the sessions that block sessions of cronjobs, or would block them."""
     with patient.db.read() as connection:
         found = [judge.Blocker(**row._mapping) for row in statements.blockers(connection)]
         return judge.locks(found, database_now(connection))
 
 
 def rights(patient: ExaminedSite) -> Diagnosis:
-    """Judge the rights of the session's role, of PUBLIC, and of those roles from ``db grants`` that exist."""
+    """Judge the rights of the session's role, of PUBLIC, and of the roles from ``db grants`` that exist."""
     named = {name: role for role, name in DEFAULT_NAMES.items()}
     wanted = {
         Role.RUN: {**grants.RUN, **dict.fromkeys(VIEWS, "SELECT")},
@@ -130,10 +126,7 @@ def rights(patient: ExaminedSite) -> Diagnosis:
 
 
 def _kind_by(held: Sequence[statements.HeldRights]) -> Role:
-    """Guess from a role's rights what the role is for.
-
-    The role's name does not show its purpose, because the name is none of our default names.
-    """
+    """Guess from its rights what a role is for, if its name is none of our default names."""
     changes = {each.relation for each in held if (each.rights | each.partly) & {"INSERT", "UPDATE", "DELETE"}}
     if held and not changes:
         return Role.READ

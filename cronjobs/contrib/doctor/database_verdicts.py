@@ -68,11 +68,12 @@ def unreachable(why: str, *, no_file: bool) -> Diagnosis:
 
 @dataclass(frozen=True)
 class Blocker:
-    """A session that holds a lock for which sessions of cronjobs have to wait, or because of which they pass jobs over.
+    """A session whose locks make sessions of cronjobs wait, or make ticks skip jobs.
 
-    ``table``: the table of ours that it has locked as a whole, or None. ``since``: when its transaction began. If
-    ``is_wait``, this user may not see that, and ``since`` is when the first session began to wait for it. If
-    ``jobs_only``, nobody waits for it, but it has locked or changed jobs. ``pid`` is 0 for a prepared transaction.
+    ``table`` is the table of ours that the session has locked as a whole, or None. ``since`` is when its transaction
+    began. If ``is_wait``, this user may not see that, so ``since`` is when the first session began to wait. If
+    ``jobs_only``, no session waits, but the session has locked or changed jobs. ``pid`` is 0 for a prepared
+    transaction.
     """
 
     pid: int
@@ -86,11 +87,11 @@ class Blocker:
 
 
 def locks(blockers: Sequence[Blocker], now: datetime) -> Diagnosis:
-    """Judge the locks of other sessions. Locks that are held for a moment are normal."""
+    """Judge the locks of other sessions. It is normal that a session holds a lock for a moment."""
     found = [each for each in blockers if each.since is None or now - each.since >= LONG_LOCK]
     if not found:
         return ok("no other session blocks cronjobs")
-    text = "other sessions hold locks that make ticks wait, or may make them pass jobs over: " + listed(
+    text = "other sessions hold locks that make ticks wait, or may make them skip jobs: " + listed(
         [_blocker(each, now) for each in found]
     )
     first = next((each.pid for each in found if each.pid), 0)
@@ -126,10 +127,7 @@ def unknown(why: str) -> Diagnosis:
 
 
 def revision(there: str | None, code: str, oldest_code: str | None) -> Diagnosis:
-    """Compare the tables' revision *there* with *code*, the revision of this version of cronjobs.
-
-    *there* is None if there are no tables.
-    """
+    """Compare the tables' revision *there* (None: no tables) with *code*, the revision of this version of cronjobs."""
     if there is None:
         return problem("the database has no cronjobs tables", "cronjobs db upgrade")
     if there < code:
@@ -153,10 +151,7 @@ def drift(findings: Sequence[str]) -> Diagnosis:
 
 
 def clocks(skew: timedelta, uncertain: timedelta, *, same_host: bool) -> Diagnosis:
-    """Judge *skew*, by which the host's clock is ahead of the database's clock.
-
-    *skew* may be wrong by up to *uncertain*.
-    """
+    """Judge how far the host's clock is ahead of the database's. *skew* may be wrong by up to *uncertain*."""
     if same_host:
         return not_applicable("SQLite uses this host's clock")
     off = abs(skew) - uncertain
@@ -282,8 +277,7 @@ def rights(roles: Sequence[RoleRights]) -> Diagnosis:
             more = sorted(held.rights - {right for right, columns in wanted.items() if not columns})
             if more and not held.owner:
                 many.append(f"{role.role} has {', '.join(more)} on {held.relation}")
-            # Do not report rights on columns of cronjobs_jobs, because "db grants" with --replace or --find grants
-            # rights on more columns.
+            # Accept rights on any columns of cronjobs_jobs: "db grants" with --replace or --find grants more of them.
             partly = sorted(held.partly - held.rights - wanted.keys())
             if partly and not held.owner and held.relation != "cronjobs_jobs":
                 many.append(f"{role.role} has {', '.join(partly)} on columns of {held.relation}")
@@ -301,7 +295,7 @@ def rights(roles: Sequence[RoleRights]) -> Diagnosis:
 
 
 def version(server: ServerFacts) -> Diagnosis:
-    """Judge the server's version. cronjobs does not connect to a server that is too old."""
+    """Judge the server's version. cronjobs refuses to connect to a server that is too old."""
     major = server.version // 10_000
     if major > NEWEST_SERVER:
         return warning(f"PostgreSQL {major} is newer than any that this version was tested with", "see the changelog")

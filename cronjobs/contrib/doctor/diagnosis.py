@@ -12,10 +12,7 @@ SHOWN: Final = 5
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A check's result.
-
-    ``text`` says what the check found and what that means. ``fix`` says what to do, if anything.
-    """
+    """A check's result. ``text`` says what the check found, and what that means. ``fix`` says how to mend a fault."""
 
     status: Grade
     text: str

@@ -1,4 +1,4 @@
-"""The table of all checks of ``doctor``. Each check gathers its facts, and a pure function judges these facts."""
+"""The table of all checks of ``doctor``. Each check gathers facts, and a pure function judges them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,7 @@ class Examination:
 
 
 def examine(patient: ExaminedSite, checks: Sequence[Examination] | None = None) -> list[tuple[Examination, Diagnosis]]:
-    """Run *checks*. If *checks* is None, run every check.
-
-    A check that crashes is reported as a warning, and the others still run.
-    """
+    """Run *checks*, or every check if None. A check that crashes becomes a warning, and the others still run."""
     return [(check, _one(check, patient)) for check in (CHECKS if checks is None else checks)]
 
 

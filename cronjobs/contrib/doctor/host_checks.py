@@ -1,4 +1,4 @@
-"""The checks of the file and of this host. Each gathers its facts, and a function of ``host_verdicts`` judges them."""
+"""The checks of the file and this host. Each check gathers facts, and a function of ``host_verdicts`` judges them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def crontab(patient: ExaminedSite) -> Diagnosis:
             every = at_their_pace(connection, patient.settings).run.every
             found = _fired(connection, every, patient.host)
             begun = [tick.started_at for tick in statements.ticks_of_host(connection, patient.host)]
-        # Ignore ticks from before the crontab's last change, because a line that is now gone may have started them.
+        # A line that is gone now may have started the ticks from before the crontab's last change, so ignore them.
         changed = program.changed_at()
         still = found.last_at is not None and found.now - found.last_at <= found.quiet_after
         is_ticking = still and len(begun) >= STEADY_TICKS and (changed is None or changed < max(begun))
@@ -102,7 +102,7 @@ def crontab(patient: ExaminedSite) -> Diagnosis:
 def _cron_line(patient: ExaminedSite) -> CronLine:
     """Return the state of the file's block in this user's crontab.
 
-    If no tick could use the file, compare only the command in the block.
+    If the file is unusable, compare only the command in the block.
     """
     file, settings = patient.file, None if patient.unusable else patient.settings
     daemon = host.daemon_runs(patient.root)
@@ -190,7 +190,7 @@ def state_folder(patient: ExaminedSite) -> Diagnosis:
 
 
 def _why_spooled(name: str) -> str:
-    """Return why exec could not write the run in the spool file *name*, or "" if the file does not say it."""
+    """Return why exec could not write the run in the spool file *name*, or "" if the file does not say why."""
     try:
         run = json.loads(State(folder_of_state() / state_files.SPOOL).read(name) or "{}")
         config = run.get("config")

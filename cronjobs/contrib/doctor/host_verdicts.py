@@ -20,9 +20,8 @@ from cronjobs.model import duration_text, rough
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
-FULL: Final = 100 * MIB  # if less space than this is free on a disk, report a problem
-# Warn if the free space is less than this and also less than a twentieth of the disk.
-NEARLY_FULL: Final = GIB
+FULL: Final = 100 * MIB  # less free space than this is a problem
+NEARLY_FULL: Final = GIB  # less free space than this, and than a twentieth of the disk, is a warning
 # File systems whose locks SQLite cannot rely on, named as in /proc/self/mountinfo.
 _NETWORK: Final = """
   nfs nfs4 cifs smb3 smbfs afs ceph 9p glusterfs lustre beegfs gpfs ocfs2 gfs2 davfs ncpfs
@@ -30,14 +29,14 @@ _NETWORK: Final = """
 ON_A_NETWORK: Final = frozenset(_NETWORK.split())
 IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 LONG_FOR_A_RUN: Final = timedelta(minutes=10)  # a tick or exec should deliver a spooled run within this time
-OFTEN: Final = 3  # ignore an event that happened fewer times than this, because it may be a coincidence
+OFTEN: Final = 3  # an event that happened fewer times than this may be a coincidence
 
 
 # --- the configuration ------------------------------------------------------------------------------------------------
 
 
 def configuration(file: str, findings: Sequence[str], *, is_misread: bool) -> Diagnosis:
-    """Judge the configuration. *is_misread* is whether a part of the file cannot be read, so that ticks fail."""
+    """Judge the configuration. If *is_misread*, a part of the file cannot be read, so ticks fail."""
     if not findings:
         return ok(f"{file} is valid")
     until = "; until the file is corrected, ticks exit with 3" if is_misread else ""
@@ -193,10 +192,7 @@ def firing(found: TickTimes, cron: CronLine, kept: Causes = ()) -> Diagnosis:
 
 @dataclass(frozen=True)
 class MailSetUp:
-    """``mailto`` is the address that gets cron's mail.
-
-    It is "" if nobody gets the mail, or None if the crontab lacks our line.
-    """
+    """How cron mails output. ``mailto`` is "" if nobody gets the mail, or None if the crontab lacks our line."""
 
     program: str | None
     mailto: str | None
@@ -255,10 +251,7 @@ def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
 
 @dataclass(frozen=True)
 class StateFolder:
-    """The state folder.
-
-    If not ``lasting``, the state is in the temporary folder, because the home folder is not writable.
-    """
+    """The state folder. If not ``lasting``, it is in the temporary folder, because the home folder is not writable."""
 
     path: str
     lasting: bool
@@ -327,10 +320,7 @@ def disk_space(volumes: Sequence[Volume]) -> Diagnosis:
 
 
 def alembic(found: Sequence[EnvFile], *, same_database: bool | None) -> Diagnosis:
-    """Judge the env.py files of the app's alembic.
-
-    *same_database* is whether the app's alembic also migrates our database, or None if that is unknown.
-    """
+    """Judge the env.py files of the app's alembic. *same_database* is whether it migrates our database, if known."""
     without = [str(each.path) for each in found if not each.filtered]
     if not found:
         return not_applicable("no alembic.ini was found near the project")

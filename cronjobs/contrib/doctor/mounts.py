@@ -9,7 +9,7 @@ from pathlib import Path
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
-def filesystem_of(path: Path, root: Path = Path("/")) -> str | None:
+def filesystem_of(path: Path, root: Path) -> str | None:
     """Return the type, such as "ext4" or "nfs4", or None if it is unknown (no /proc)."""
     try:
         table = (root / "proc/self/mountinfo").read_text(errors="surrogateescape")
@@ -18,8 +18,7 @@ def filesystem_of(path: Path, root: Path = Path("/")) -> str | None:
     place = os.path.realpath(path)
     found, longest = None, -1
     for line in table.splitlines():
-        # The fields of a line are, by proc(5): id, parent, device, root, mount point, options, optional fields, "-",
-        # type, source, options.
+        # proc(5): id, parent, device, root, mount point, options, optional fields, "-", type, source, options
         mount, dash, rest = line.partition(" - ")
         fields = mount.split()
         if not dash or len(fields) < 5:

@@ -1,7 +1,4 @@
-"""The host, file and database that ``doctor`` examines.
-
-Read the configuration file if it is usable, and open the database if it answers.
-"""
+"""Gather what ``doctor`` examines: the host, the file if it is usable, and the database if it answers."""
 
 from __future__ import annotations
 
@@ -98,7 +95,7 @@ def patient_of(source: Source, open_things: ExitStack) -> ExaminedSite:
 
 
 def _host(file: Path) -> str:
-    """Return this host's name in the ticks that cron starts for *file*: the crontab may set CRONJOBS_HOST."""
+    """Return this host's name in the ticks that cron starts for *file*. The crontab may set CRONJOBS_HOST."""
     environment: Mapping[str, str] = {}
     with suppress(CronjobsError):
         environment = host.environment(program.read(), file)
@@ -106,9 +103,7 @@ def _host(file: Path) -> str:
 
 
 def _settings(source: Source, file: Path) -> tuple[Settings | None, str]:
-    """Return the settings, and the reason why a tick could not use the file.
-
-    The reason is "" if a tick could use the file.
+    """Return the settings, and why a tick could not use the file ("" if it could).
 
     The settings are None only if the file is unusable and no database address is given.
     """

@@ -1,7 +1,4 @@
-"""The release checklist.
-
-It judges the facts that a program can see, and asks the questions that only a person can answer. Pure.
-"""
+"""The release checklist: judge the facts that a program can see, and ask what only a person can answer. Pure."""
 
 from __future__ import annotations
 
@@ -75,10 +72,7 @@ def _config(findings: Sequence[str]) -> ReleaseItem:
 
 
 def _examined(name: str, about: str, diagnosis: Diagnosis) -> ReleaseItem | None:
-    """Turn a diagnosis into an item.
-
-    A warning becomes a question, because a person must decide whether the warning blocks the release.
-    """
+    """Turn a diagnosis into an item. A warning becomes a question: a person decides whether it blocks the release."""
     match diagnosis.status:
         case "not applicable":
             return None

@@ -1,7 +1,4 @@
-"""Read the facts for ``doctor`` from the database.
-
-These are table sizes and statistics, rights, SQLite's journal mode, and the ticks of one host.
-"""
+"""The SQL of ``doctor``."""
 
 from __future__ import annotations
 
@@ -20,14 +17,11 @@ from cronjobs.engine.store.sql import run
 
 TABLE_RIGHTS: Final = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 COLUMN_RIGHTS: Final = ("SELECT", "INSERT", "UPDATE")
-
 TICKS_LOOKED_AT: Final = 120
 
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What the server reports about itself."""
-
     version: int  # such as 170002 for 17.2
     user: str
     superuser: bool
@@ -45,19 +39,20 @@ def server(connection: Connection) -> ServerFacts:
     return ServerFacts(row.version, row.user, bool(row.superuser), bool(row.autovacuum))
 
 
-# Whoever holds such a lock on a table keeps others from writing to it.
+# Lock modes that keep other sessions from writing to the table.
 # https://www.postgresql.org/docs/current/explicit-locking.html#LOCKING-TABLES
 _KEEPS_WRITERS_OUT: Final = "('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
 
 
 def blockers(connection: Connection) -> Sequence[Row[Any]]:
-    """Return the fields of a ``Blocker`` for each session that makes ticks wait, or makes them pass jobs over.
+    """Return the fields of a ``Blocker`` for each session that makes ticks wait, or makes them skip jobs.
 
-    Such a session has locked one of our tables, or a session of cronjobs, or of a program that uses our tables, waits
-    for it, or it has locked or changed jobs (claims skip locked rows, so nobody waits for it). A session that itself
-    waits is left out. Of the sessions of other users, an ordinary role sees neither the state nor when the transaction
-    began. Then the time is when the first session began to wait, and a session that has only locked or changed jobs is
-    left out.
+    Such a session has one of these: a lock on one of our tables; another session that waits for it, which belongs to
+    cronjobs or uses our tables; locked or changed jobs (no session waits for these, because claims skip locked rows).
+    Sessions that wait themselves are left out.
+
+    An ordinary role sees neither the state of another user's session nor when its transaction began. For such a session
+    the time is when the first session began to wait. If it has only locked or changed jobs, it is left out.
     """
     return connection.execute(
         text(
@@ -93,8 +88,6 @@ def blockers(connection: Connection) -> Sequence[Row[Any]]:
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """The server's statistics about a table."""
-
     name: str
     live: int
     dead: int
@@ -123,8 +116,7 @@ def table_statistics(connection: Connection) -> list[TableStatistics]:
 class HeldRights:
     """A role's rights on one of our tables.
 
-    ``partly`` holds the rights that the role has on at least one column. If ``owner`` is true, the role may do
-    everything with the table.
+    ``partly`` holds the rights that the role has on at least one column. If ``owner``, the role may do everything.
     """
 
     relation: str

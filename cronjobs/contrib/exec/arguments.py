@@ -31,7 +31,7 @@ class ExecArguments:
 
     @property
     def argv(self) -> list[str]:
-        """Return the argv to execute. $SHELL runs a ``-c`` line. If $SHELL is unset, /bin/sh runs it."""
+        """The argv to execute. $SHELL runs a ``-c`` line, or /bin/sh if $SHELL is unset."""
         if self.line is None:
             return self.words
         return [os.environ.get("SHELL") or "/bin/sh", "-c", self.line]
@@ -42,7 +42,7 @@ class WrongArguments(Exception):
 
 
 def wants_help(arguments: Sequence[str]) -> bool:
-    """Whether *arguments* ask for help. typer prints the help."""
+    """Whether *arguments* ask for help, which typer prints."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return any(word in ("-h", "--help") and (at == 0 or ours[at - 1] != "-c") for at, word in enumerate(ours))
 

@@ -9,7 +9,7 @@ import stat
 
 KEPT = 64 * 1024  # number of bytes to keep from the end of the output
 AT_ONCE = 64 * 1024  # number of bytes to read at once, which is a pipe's capacity
-# This is PIPE_BUF. When poll(2) reports that a pipe is writable, this many bytes can be written without blocking.
+# PIPE_BUF: once poll(2) reports that a pipe is writable, a write of this many bytes does not block.
 NEVER_BLOCKS = 4096
 
 
@@ -107,8 +107,8 @@ class Copier:
 
     def _pipe(self, target: int) -> int:
         source, writer = os.pipe()
-        # No end of these pipes is 0, 1 or 2, because open_standard_streams has opened all standard streams that our
-        # caller had closed.
+        # No end of these pipes is 0, 1 or 2: open_standard_streams has opened the standard streams that our caller had
+        # closed.
         os.set_blocking(source, False)
         self.streams.append(Stream(source, target))
         return writer
@@ -132,10 +132,7 @@ class Copier:
                 return
 
     def take_the_rest(self) -> list[Stream]:
-        """The command has ended. Forward the output that it left in the pipes.
-
-        Return the pipes that other processes still hold open.
-        """
+        """Forward what the ended command left in the pipes. Return the pipes that other processes still hold open."""
         for stream in self.streams:
             self._write_all(stream)
             # One read empties the pipe. Any later bytes come from the command's background processes.
@@ -188,8 +185,8 @@ def _same(one: int, other: int) -> bool:
             return False
         if not stat.S_ISREG(first.st_mode):
             return True
-        # The same regular file may have been opened twice. Each descriptor then has its own position, and perhaps its
-        # own mode. Output to one descriptor must then not go to the other.
+        # If a regular file was opened twice, each descriptor has its own position, and perhaps its own mode. Then the
+        # output of one descriptor must not go to the other.
         flags = fcntl.fcntl(one, fcntl.F_GETFL) == fcntl.fcntl(other, fcntl.F_GETFL)
         return flags and os.lseek(one, 0, os.SEEK_CUR) == os.lseek(other, 0, os.SEEK_CUR)
     except OSError:

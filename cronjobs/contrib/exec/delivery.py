@@ -1,4 +1,4 @@
-"""Write exec runs to the database. A run is written only once, even if both the recorder and the spool deliver it."""
+"""Write exec runs to the database. Each run is written once, even if both the recorder and the spool deliver it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,13 @@ AT_ONCE: Final = 200
 
 
 def begin(database: Database, run: ExecRun) -> None:
-    """Record that the run has begun."""
     row = run.row(due_by(run.name, run.cron))
     with database.write() as connection:
         exec_runs.begin(connection, row)
 
 
 def end(database: Database, run: ExecRun) -> bool:
-    """Write the run's outcome, if no process has written it yet.
-
-    Return whether this call wrote the outcome. Raises DatabaseError.
-    """
+    """Write the run's outcome. Return False if a process has already written it. Raises DatabaseError."""
     row = run.row(due_by(run.name, run.cron))
     for _ in range(LOCKED_TRIES):
         with database.write() as connection:

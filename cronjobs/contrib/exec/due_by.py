@@ -1,8 +1,4 @@
-"""Find when a run is due.
-
-``--cron`` gives the times at which the run is due. Without ``--cron``, the times come from the crontab line that has
-the run's name.
-"""
+"""Find when a run is due: at the times of ``--cron``, else at the times of the crontab line that has the run's name."""
 
 from __future__ import annotations
 
@@ -24,17 +20,17 @@ def due_by(name: str, cron: str | None) -> dict[str, str]:
 
     Return {} if there is no valid cron expression, or if several crontab lines have the run's name.
     """
-    zone, told_by = host_timezone(), {}
+    zone, source = host_timezone(), {}
     if cron is None:
         lines = [line for line in lines_of_user() or () if exec_name(line) == name]
         if len(lines) != 1:  # no line has the name, or several lines have it, with perhaps different times
             return {}
-        cron, zone, told_by = lines[0].when, _zone_of(lines[0]) or zone, {"from": "crontab"}
+        cron, zone, source = lines[0].when, _zone_of(lines[0]) or zone, {"from": "crontab"}
     try:
         grammar.parse(cron)
     except (CronjobsError, ValueError):  # @reboot, or syntax that only this host's cron understands
         return {}
-    return {"cron": cron[:LONGEST], "timezone": zone} | told_by
+    return {"cron": cron[:LONGEST], "timezone": zone} | source
 
 
 def names_in_crontab(config: str | None) -> set[str] | None:
@@ -56,7 +52,7 @@ def _zone_of(line: CrontabEntry) -> str | None:
     if zone is None:
         return None
     try:
-        answer = subprocess.run(["crontab", "-V"], capture_output=True, timeout=5, check=False, env={**os.environ})
+        answer = subprocess.run(["crontab", "-V"], capture_output=True, timeout=5, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
     return zone if b"cronie" in answer.stdout + answer.stderr else None

@@ -1,7 +1,4 @@
-"""Find absent and overlapping runs of ``cronjobs exec``.
-
-Dead runs need no finding here, because the finding for dead jobs covers them.
-"""
+"""Find absent and overlapping runs of ``cronjobs exec``. The finding for dead jobs covers dead runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exec's hook in ticks: it writes recorded runs from the spool to the database."""
+"""Exec's hook in ticks: write spooled runs to the database."""
 
 from __future__ import annotations
 

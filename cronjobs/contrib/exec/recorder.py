@@ -1,4 +1,4 @@
-"""Write an exec run to the database. This code runs in a separate process, the recorder."""
+"""The recorder: a separate process that writes an exec run to the database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cronjobs.contrib.exec.run import ExecRun
 from cronjobs.contrib.exec.target import open_target, target_settings
 from cronjobs.engine.probe.state_files import spool_address
 
-# The recorder waits at most this many seconds for the command to end. After that it exits, to free its memory.
+# The recorder waits this many seconds for the command to end. Then it exits, to free its memory.
 LINGER_S: Final = 20.0
 LONGEST_S: Final = 180  # SIGALRM kills the recorder after this many seconds, even if it hangs
 
@@ -24,8 +24,8 @@ LONGEST_S: Final = 180  # SIGALRM kills the recorder after this many seconds, ev
 def record(facts: dict[str, Any], config: str | None, url: str | None, orders: int, reply: int) -> None:
     """Record that the run in *facts* has begun. If the command ends within LINGER_S, record the outcome too.
 
-    exec sends the outcome through the pipe *orders*. The recorder answers RECORDED through the pipe *reply* when it has
-    written the outcome. If the run cannot be recorded, raises the error that prevents it.
+    exec sends the outcome through the pipe *orders*. Once the outcome is written, the recorder answers RECORDED through
+    the pipe *reply*. If the run cannot be recorded, raises the error that prevents it.
     """
     signal.alarm(LONGEST_S)
     settings = target_settings(config, url)
@@ -48,6 +48,6 @@ def record(facts: dict[str, Any], config: str | None, url: str | None, orders: i
 
 
 def _is_there(orders: int, within_s: float) -> bool:
-    """Wait up to *within_s* until the outcome arrives or exec exits. Return False if neither happens in that time."""
+    """Wait up to *within_s* for the outcome, or for exec to exit. Return False if neither happens in that time."""
     ready, _, _ = select.select([orders], [], [], within_s)
     return bool(ready)

@@ -1,6 +1,4 @@
-"""Record an exec run through a recorder process.
-
-If the recorder fails or is too slow, spool the run to the state folder.
+"""Record an exec run through a recorder process. If the recorder fails or is too slow, spool the run.
 
 exec forks the recorder when the command has started. While the command runs, the recorder does its imports, writes the
 row of a running job, and waits a while for the command to end. If the command runs longer, exec later forks a second
@@ -63,10 +61,7 @@ class Recording:
             pass
 
     def end(self, status: int, tail: OutputTail, failure: str) -> str | None:
-        """Record the outcome. Return None if the outcome was written or spooled.
-
-        Otherwise, return the reason why neither was possible.
-        """
+        """Write or spool the outcome. Return None, or why neither was possible."""
         took = time.monotonic() - self.began_mono
         give_up_at = time.monotonic() + PATIENCE_S
         run = self.facts | {
@@ -111,7 +106,7 @@ class Recording:
 
     def _start_recorder(self) -> None:
         orders_out, orders = os.pipe()
-        # Make the pipe large enough for the whole run, so that a slow recorder can read the run after exec has exited.
+        # Make room in the pipe for the whole run, so that a slow recorder can still read the run after exec has exited.
         try:
             fcntl.fcntl(orders, fcntl.F_SETPIPE_SZ, 4 * KEPT)
         except (OSError, AttributeError):
@@ -135,8 +130,7 @@ class Recording:
             os.setsid()  # so that a signal to the command's process group does not end the recorder
             signals_as_before()
             null = os.open(os.devnull, os.O_RDWR)
-            # Close exec's stdout and stderr in the recorder. Otherwise the process that reads them would wait for the
-            # recorder.
+            # Otherwise the reader of exec's stdout and stderr would wait for the recorder.
             for descriptor in range(3):
                 os.dup2(null, descriptor)
             close_all_but([orders, reply])
@@ -153,7 +147,7 @@ class Recording:
             os._exit(0)
 
     def _send_to_recorder(self, run: dict[str, Any], give_up_at: float) -> str | None:
-        """Send *run* and wait for the answer. Return None if the run was recorded, else the reason why it was not."""
+        """Send *run* and wait for the answer. Return None if the run was recorded, else why not."""
         assert self.orders is not None
         assert self.reply is not None
         unsent = marshal.dumps(run)

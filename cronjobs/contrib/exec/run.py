@@ -18,7 +18,7 @@ from cronjobs.model import ExitCodes, Failed, Finished, Job, Lost, Outcome, Retr
 from cronjobs.reserved import EXEC_KILLED, EXEC_PREFIX
 from cronjobs.text import OUTPUT_LIMIT, clean
 
-# A run counts as alive for this long. During this time, only the run's own host can prove that the run is dead.
+# A run counts as alive for this long, unless its own host proves that it is dead.
 LEASE: Final = timedelta(days=1)
 LONGEST: Final = timedelta(days=3650)
 POLICY: Final = AttemptPolicy(
@@ -83,10 +83,7 @@ class ExecRun:
         return f"{EXEC_PREFIX}{self.name}"
 
     def row(self, more: dict[str, str]) -> ExecRow:
-        """Return the row to write when the run begins.
-
-        *more*, the result of ``due_by``, is added to the row's ``meta``.
-        """
+        """Return the row to write when the run begins. *more*, from ``due_by``, is added to the row's ``meta``."""
         host = self.locked_by.partition(":")[0]
         meta = {"host": clean(host), "user": clean(os_user())[:100]} | more
         return ExecRow(self.key, self.job_type, self.locked_by, _since(self.began), LEASE, POLICY, meta, caller())

@@ -27,31 +27,20 @@ KEPT: Final = dict.fromkeys(FINAL, timedelta(days=90))
 def recorded() -> Settings | None:
     """Return the settings of the user's own database, or None if exec has recorded nothing there.
 
-    Calls ``catch_up`` first.
+    First deliver spooled runs to it, settle runs whose exec was killed, and forget removed lines. Ticks do not open
+    this database, and exec stops opening it once all crontab lines record for a project. Errors are ignored.
     """
     if not has_runs():
         return None
     settings = no_project()
-    catch_up(settings)
-    return settings
-
-
-def catch_up(settings: Settings) -> None:
-    """Deliver spooled runs to the user's own database, settle runs whose exec was killed, and forget removed lines.
-
-    No tick does this work, because ticks do not open the user's own database. If all crontab lines now record for a
-    project, exec does not do this work either. Errors are ignored.
-    """
     with suppress(CronjobsError), closing(open_target(settings)) as database:
         settle(database, spool_address(None, None))
         forget_lines(database, None)
+    return settings
 
 
 def settle(database: Database, spool: str) -> None:
-    """Write the outcomes that *database* lacks.
-
-    These are the outcomes in *spool*, and the outcomes of runs whose exec was killed.
-    """
+    """Write the outcomes that *database* lacks: those in *spool*, and those of runs whose exec was killed."""
     deliver(database, spool)
     settle_lost(database)
 
@@ -59,8 +48,8 @@ def settle(database: Database, spool: str) -> None:
 def tidy(database: Database, config: str | None, *, local: bool) -> None:
     """Settle this host's runs whose exec was killed, and forget lines that are gone from the crontab.
 
-    *config* is the project that *database* belongs to, if any. If *local*, *database* is the user's own database. Then
-    prune it too, because no tick prunes it.
+    *config* is the project that *database* belongs to, if any. If *local*, *database* is the user's own database, which
+    no tick prunes, so prune it too.
     """
     with suppress(DatabaseBusy):
         settle_lost(database)

@@ -1,7 +1,7 @@
-"""Keep runs that could not be written to the database in small files in the state folder, until they are delivered.
+"""The spool: small files in the state folder, each with one run that could not be written to the database.
 
-exec imports this module in every run, so this module imports nothing slow. Each file holds one complete run. The run's
-token is a unique key in the database. So the database stores a run only once, even if its file is delivered twice.
+exec imports this module in every run, so this module imports nothing slow. The run's token is a unique key in the
+database. So the database stores a run only once, even if its file is delivered twice.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def put(where: str, run: dict[str, Any]) -> str | None:
 
 
 def _size(name: str, folder: int) -> int:
-    """Return the file's size, or 0 if another process has renamed or delivered the file since we listed the folder."""
+    """Return the file's size, or 0 if another process has renamed or delivered the file by now."""
     try:
         return os.stat(name, dir_fd=folder).st_size
     except OSError:
@@ -61,7 +61,7 @@ def _write(folder: int, name: str, run: dict[str, Any]) -> None:
     try:
         with open(descriptor, "wb", buffering=0) as file:
             left = json.dumps(run).encode()
-            # On a nearly full disk, write() may write only part of the data without raising an error.
+            # On a nearly full disk, write() may write a part of the data and raise no error.
             while left:
                 left = left[file.write(left) :]
             os.fsync(descriptor)
@@ -90,12 +90,11 @@ def read(name: str) -> dict[str, Any] | None:
 
 
 def remove(name: str) -> None:
-    """Delete a delivered file."""
     _do(lambda folder: os.unlink(name, dir_fd=folder))
 
 
 def put_aside(name: str) -> None:
-    """Rename the file of a run that the database refuses. A person can then look at the file."""
+    """Rename the file of a run that the database refuses, so that a person can look at it."""
     _do(lambda folder: os.rename(name, f"{name}.refused", src_dir_fd=folder, dst_dir_fd=folder))
 
 
@@ -113,10 +112,7 @@ def _do(change: Callable[[int], None]) -> None:
 
 
 def _make_spool(state: str) -> None:
-    """Create the spool in *state*.
-
-    Raises OSError if other users own *state* or can write to it, as can happen in /tmp.
-    """
+    """Create the spool in *state*. Raises OSError if other users own *state* or can write to it, as in /tmp."""
     _make(state)
     folder = state_files.open_folder(state)
     try:
@@ -128,10 +124,7 @@ def _make_spool(state: str) -> None:
 
 
 def _make(path: str) -> None:
-    """Create the folder and its missing parents with mode 700.
-
-    With the default mode, the folders might be open to all users, because cron's umask may be 000.
-    """
+    """Create the folder and its missing parents with mode 700. Cron's umask may be 000, so do not rely on it."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)

@@ -1,7 +1,7 @@
 """Start the command first, forward its output, pass our signals on to the command, and exit the way it exits.
 
-The recorder needs the database and slow imports, so it is a separate process. If the recorder fails, the command still
-runs, and we still exit the way the command exits. This module imports only modules that load fast. A test lists them.
+The recorder needs the database and slow imports, so it is a separate process. Its failure changes neither the command
+nor how we exit. This module imports only modules that load fast; a test lists them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import os
 import time
 
-# Import the C part of the signal module, because signal.py itself imports enum, which is slow.
+# The C part of the signal module, because signal.py imports enum, which is slow.
 from _signal import (  # type: ignore[import-not-found]
     SIG_DFL,
     SIG_IGN,
@@ -73,8 +73,7 @@ class Supervised:
         self.stdin_closed = stdin_closed
         self.child: int | None = None
         self.ended = False
-        # Signals that arrived before the command started; they are sent to the command once it runs.
-        self.waiting: list[int] = []
+        self.waiting: list[int] = []  # signals that arrived before the command started
         self.failure = ""
         self.mask: set[int] = set()  # the signal mask that our caller set; the command inherits it
 
@@ -88,7 +87,7 @@ class Supervised:
         signal(SIGCHLD, lambda number, frame: None)
         self.mask = pthread_sigmask(SIG_UNBLOCK, {SIGCHLD})
         for number in FORWARDED:
-            # If our caller ignores a signal, as nohup ignores SIGHUP, keep ignoring it.
+            # Keep ignoring a signal that our caller ignores, as nohup ignores SIGHUP.
             if getsignal(number) != SIG_IGN:
                 signal(number, self._forward)
 
@@ -159,10 +158,7 @@ class Supervised:
         )
 
     def _wait(self) -> int:
-        """Forward output until the command ends.
-
-        Return the command's wait status, but do not reap the command's process yet.
-        """
+        """Forward output until the command ends. Return its wait status, but do not reap its process yet."""
         assert self.child is not None
         found: Any = None
         while found is None:
@@ -196,12 +192,10 @@ class Supervised:
 
 
 def _hide_arguments() -> None:
-    """Blank the words after "exec" in the command line of this process.
+    """Blank the words after "exec" in the command line of this process, and so of the recorder forked from it.
 
-    The recorder is forked from this process, so these words are blank in the recorder's command line too.
-
-    If these words stayed visible, ``pgrep -f`` in the command would find exec. A script that ends if ``pgrep -f`` finds
-    its own name would never work.
+    Otherwise ``pgrep -f`` in the command would find exec, and a script that exits if ``pgrep -f`` finds its own name
+    would never work.
     """
     try:
         with open("/proc/self/stat", "rb", buffering=0) as file:
@@ -218,7 +212,7 @@ def _hide_arguments() -> None:
 
 
 def _from_the_terminal(number: int) -> bool:
-    """Whether the terminal sent the signal to our whole process group. If so, the command has received it too."""
+    """Whether the terminal sent the signal to our whole process group, so that the command has received it too."""
     if number not in BY_THE_TERMINAL:
         return False
     try:
@@ -249,10 +243,7 @@ def cron_fault(expression: str) -> str | None:
 
 
 def environment() -> dict[bytes, bytes]:
-    """Return the environment that this process started with.
-
-    Do not use os.environ, because Python may have added LC_CTYPE to it (PEP 538).
-    """
+    """Return the environment that this process started with. Python may have added LC_CTYPE to os.environ (PEP 538)."""
     try:
         with open("/proc/self/environ", "rb", buffering=0) as file:
             entries = file.readall().split(b"\0")
@@ -267,10 +258,7 @@ def environment() -> dict[bytes, bytes]:
 
 
 def _become(given: ExecArguments, closed: Sequence[int]) -> NoReturn:
-    """Replace this process with the command.
-
-    First close the standard streams in *closed*, which our caller had closed and we had opened.
-    """
+    """Replace this process with the command. First close again the standard streams in *closed*, which we opened."""
     for descriptor in closed:
         os.close(descriptor)
     for number in (SIGPIPE, SIGXFSZ):
@@ -291,7 +279,7 @@ def _end_as(status: int) -> NoReturn:
     try:
         import resource
 
-        # Prevent a core dump of this process, because only the command's core dump is useful.
+        # Only the command's core dump is useful, so dump none for this process.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal(number, SIG_DFL)
     except Exception:  # nobody can set a handler for SIGKILL

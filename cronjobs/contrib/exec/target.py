@@ -1,4 +1,4 @@
-"""Choose where exec records runs: in the project's database, or in the user's state folder if there is no project."""
+"""Choose where exec records runs: in the project's database, or without a project in the user's state folder."""
 
 from __future__ import annotations
 
@@ -63,8 +63,7 @@ def open_target(settings: Settings) -> Database:
     if settings.without_project:
         _make_state_folder()
     else:
-        # Do not list exec.db as a known database. The state folder holds both exec.db and that list, so they would
-        # vanish together.
+        # exec.db is not on the list of known databases: the state folder holds both, so they would vanish together.
         require_still_there(settings.folder, address)
     database = Database(address, connections=1)
     try:
@@ -78,10 +77,7 @@ def open_target(settings: Settings) -> Database:
 
 
 def _make_state_folder() -> None:
-    """Create the state folder.
-
-    Raises UsageError if other users own the folder or can write to it, as can happen in /tmp.
-    """
+    """Create the state folder. Raises UsageError if other users own it or can write to it, as in /tmp."""
     folder = folder_here()
     make_folder(Path(folder), 0o700)
     try:

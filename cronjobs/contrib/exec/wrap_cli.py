@@ -31,7 +31,7 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
     """
     old = program.read()
     file = project_file(context, config)
-    # Raise an error for a broken file now. exec itself would run, but no command could show its runs.
+    # Refuse a broken file now: exec would run its command, but no command could show the runs.
     if file is not None:
         load(file, environ=os.environ, need_database=False)
     new = wrapping.wrap(old, block.shell_words(own_program()), None if file is None else block.shell_words([str(file)]))
@@ -78,10 +78,7 @@ def project_file(context: typer.Context, config: Path | None) -> Path | None:
 
 
 def own_program() -> list[str]:
-    """Return the words of a command line that runs cronjobs.
-
-    Prefer the script beside the interpreter, because it makes the crontab easier to read.
-    """
+    """Return the words that run cronjobs: the script beside the interpreter, because it reads better, else -m."""
     python = program.interpreter()
     script = python.with_name("cronjobs")
     return [str(script)] if os.access(script, os.X_OK) else [str(python), "-P", "-m", "cronjobs"]
@@ -95,10 +92,7 @@ def _write(old: str, new: Rewritten, dry_run: bool) -> None:
 
 
 def _name_recorded_elsewhere(old: str, file: Path | None) -> None:
-    """Report the wrapped lines of *old* that record for a project other than *file*.
-
-    wrap does not change these lines.
-    """
+    """Report the wrapped lines of *old*, which wrap leaves unchanged, that record for a project other than *file*."""
     elsewhere: dict[str | None, list[int]] = {}
     for line in job_lines(old):
         if unwrapped(line) is not None and (project := exec_config(line)) != (None if file is None else str(file)):

@@ -14,7 +14,7 @@ from cronjobs.desk.crontab.block import LONGEST_COMMAND, bytes_of
 from cronjobs.desk.crontab.lines import CrontabEntry, exec_name, job_lines, starts_ticks, unwrapped
 from cronjobs.desk.crontab.naming import name_of, unused
 
-# Matches the text up to the first "%" without a backslash. In cron's do_command.c, this "%" ends the command.
+# The text up to the first "%" without a backslash, which ends the command (cron's do_command.c).
 _BARE_PERCENT: Final = re.compile(r"(?:[^\\%]|\\.|\\$)*", re.DOTALL)
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox"})
 

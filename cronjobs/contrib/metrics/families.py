@@ -1,4 +1,4 @@
-"""All metrics and their values. The metrics cover the whole database, so they have no host label."""
+"""All metrics and their values. They cover the whole database, so they have no host label."""
 
 from __future__ import annotations
 
@@ -53,11 +53,8 @@ class Metric:
 
 
 def gather(connection: Connection, limits: Sequence[Limit], workers: int) -> list[Metric]:
-    """Return all metrics. *limits* and *workers* come from the file.
-
-    Read the counts of ended jobs before the schedules, so that each schedule that has counts is also in the list of
-    schedules.
-    """
+    """Return all metrics. *limits* and *workers* come from the file."""
+    # Read the counts before the schedules, so that each schedule that has counts is in the list of schedules.
     ended = counts.all_that_ended(connection)
     schedules = upcoming_schedules(connection)
     return [
@@ -140,8 +137,7 @@ def _histogram(name: str, about: str, ended: Sums, kind: str) -> Metric:
 def _longest(ended: Sums, lately: Sums) -> list[Metric]:
     """Return the gauges of the longest attempts and latencies.
 
-    If a job type's counters are merged under OTHER, its gauge is merged too. Otherwise a series of the type would come
-    and go.
+    If a job type's counters are merged under OTHER, merge its gauge too. Otherwise its series would come and go.
     """
     families = []
     for name, about, kind in (
@@ -171,8 +167,7 @@ def _longest(ended: Sums, lately: Sums) -> list[Metric]:
 def _schedules(ended: Sums, schedules: Sequence[DueNext]) -> list[Metric]:
     """Return the schedules' metrics.
 
-    If there are too many schedules, those with the lowest ids get their own labels, so that no schedule moves to OTHER
-    later.
+    Of too many schedules, those with the lowest ids get labels of their own, so that none moves to OTHER later.
     """
     most = MOST_NAMES["occurrences"]
     names = {str(each.id): each.name if place < most else OTHER for place, each in enumerate(schedules)}
@@ -238,8 +233,7 @@ def _queues(connection: Connection) -> list[Metric]:
     for row in capped:
         queue = found.setdefault(row.name, _Queue())
         queue.capacity, queue.dropped, queue.refused, queue.listed = row.max_waiting, row.dropped, row.refused, True
-    # To keep the series stable, give labels first to queues that have or once had a cap, and then to the fullest
-    # queues.
+    # To keep the series stable, queues that have or once had a cap get labels first, then the fullest queues.
     order = sorted(found, key=lambda name: (not found[name].listed, -found[name].waiting, name))
     order = sorted(order[:MOST_QUEUES]) + order[MOST_QUEUES:]
     shown: dict[str, _Queue] = {}
@@ -289,8 +283,7 @@ def _queues(connection: Connection) -> list[Metric]:
 def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Metric]:
     """Return the limits' metrics.
 
-    The scope "all" counts all running jobs under a limit. The scope "each" counts only the running jobs of the key that
-    has the most running jobs.
+    The scope "all" counts all running jobs under a limit. The scope "each" counts those of the busiest key.
     """
     used = Metric(
         "cronjobs_limit_used",
@@ -313,7 +306,7 @@ def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Metric]:
 
 def _ticks(connection: Connection, workers: int) -> list[Metric]:
     last = Metric("cronjobs_last_tick_timestamp_seconds", "gauge", "When the last tick began, on any host.")
-    # Use the tick with the highest id. Another tick may have a later time, because its host's clock was years ahead.
+    # newest_tick goes by id: a tick of a host whose clock is years ahead has a later time.
     if (newest := explaining.newest_tick(connection)) is not None:
         last.put(_seconds(newest.started_at))
     places = Metric("cronjobs_workers", "gauge", "The number of jobs that one tick runs at once (run.workers).")

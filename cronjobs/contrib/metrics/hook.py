@@ -14,8 +14,8 @@ from cronjobs.contrib.metrics.openmetrics import lines_of
 from cronjobs.engine.tick.extras import Hook, HookContext, RunSummary
 from cronjobs.errors import CronjobsError
 
-LEAST_LEFT_S: Final = 3.0  # if less time than this is left in the tick, do not write the file
-STALE: Final = timedelta(seconds=150)  # if the file is older than this, a tick writes the file before its work too
+LEAST_LEFT_S: Final = 3.0  # do not write the file with less time than this left in the tick
+STALE: Final = timedelta(seconds=150)  # a tick writes an older file before its work too
 
 
 class MetricsHook(Hook):

@@ -14,7 +14,7 @@ def lines_of(families: Iterable[Metric]) -> Iterator[str]:
             yield f"# UNIT {family.name} seconds"
         yield f"# HELP {family.name} {_escaped(family.help)}"
         for suffix, labels, value in family.samples:
-            yield f"{family.name}{suffix}{_labels(labels)} {_number(value)}"
+            yield f"{family.name}{suffix}{_labels(labels)} {value}"
     yield "# EOF"
 
 
@@ -25,7 +25,3 @@ def _labels(labels: Labels) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-
-
-def _number(value: float) -> str:
-    return repr(float(value)) if isinstance(value, float) else str(value)

@@ -20,8 +20,7 @@ class TextfileNotWritten(CronjobsError):
 
 def write(path: Path, lines: Iterable[str]) -> None:
     """Replace *path* with a file of *lines*. A symlink is replaced, not followed. Raises TextfileNotWritten."""
-    # node_exporter ignores this temporary file, because the file's name does not end in .prom. Each process has its own
-    # temporary file.
+    # node_exporter ignores this file, because its name does not end in .prom. Each process has its own.
     beside = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         require_replaceable(path)
@@ -38,5 +37,5 @@ def write(path: Path, lines: Iterable[str]) -> None:
                 beside.unlink()
             raise
     except OSError as error:
-        # Leave out the temporary file's name. It contains the pid, and repeated errors should have the same text.
+        # Leave out the temporary file's name: it contains the pid, and a repeated error should have the same text.
         raise TextfileNotWritten(f"metrics cannot be written to {path}: {error.strerror or error}") from None
