@@ -15,14 +15,10 @@ WELL_WITHOUT_PROJECT: Final = "no failed run of cronjobs exec needs attention, a
 
 
 def without_finding(health: Health, settings: Settings) -> tuple[str, str]:
-    """Return ALL_WELL and a text, or "so far" and a text if the process of this host's last tick has died.
+    """Return ALL_WELL and a text, or "so far" and a text if no view can be sure that all is well.
 
-<<<<<<< HEAD
-    A tick of this host may just have been killed, and this user's crontab may run lines that ticks run too. Only this
-    host knows either of the two.
-=======
-    The processes of other hosts cannot be checked from here.
->>>>>>> 73b4ebacd30da88463710437955ae1747651c9b3
+    That is so if the process of this host's last tick has died, or if cron and ticks run the same lines of this user's
+    crontab. The processes and crontabs of other hosts cannot be checked from here.
     """
     holders = Holders()
     for tick in health.ticking(settings.run.every):
