@@ -37,7 +37,7 @@ class Host:
         self,
         budget_s: float = 50,
         fire_schedules: bool = True,
-        taken_over: Sequence[str] = (),
+        run_by_cron: Sequence[str] = (),
         whole_s: float | None = None,
         **limits: Any,
     ) -> Result:
@@ -55,7 +55,7 @@ class Host:
             emit=self.events.append,
             limits=TickFilter(**limits),
             fire_schedules=fire_schedules,
-            taken_over=taken_over,
+            run_by_cron=run_by_cron,
             whole_s=whole_s,
         ).run()
 

@@ -116,7 +116,7 @@ def swap(
         # If ticks already run the lines, waiting would only let cron run them once more.
         minute = _wait_for_second(EARLY if crontab.find(old, wanted.file) is None else AFTER_CRON)
         environment = host.environment(new, wanted.file)
-        tick = trial(wanted, environment, force, taken)
+        tick = trial(wanted, environment, force, [*taken, *double_runs.left_to_cron(old, wanted.settings)])
         write(old, new)
         # with --config, so that the command works from any folder
         way_back = f"cronjobs crontab restore --config {one_line(str(wanted.file), 300)}"

@@ -132,7 +132,7 @@ def install(
         echo_dry_run(old, new)
         return
     environment = host.environment(new, wanted.file)
-    tick = trial(wanted, environment, force)
+    tick = trial(wanted, environment, force, double_runs.left_to_cron(old, wanted.settings))
     if old == new:
         echo(f"{host.user().pw_name}'s crontab already has this line:")
     else:
@@ -324,13 +324,11 @@ def write(old: str, new: str) -> None:
         complain(f"the previous crontab: {copy}")
 
 
-def trial(
-    wanted: CrontabArgs, environment: dict[str, str], force: bool, taken_over: Collection[str] = ()
-) -> host.BareTick:
+def trial(wanted: CrontabArgs, environment: dict[str, str], force: bool, run_by_cron: Collection[str]) -> host.BareTick:
     """Run one tick in cron's environment. Raises TrialTickFailed if the tick fails, unless *force*.
 
     If the tick would refuse to apply the file, no tick runs, since it would go on with the schedules in the database.
-    ``host.bare_tick`` explains *taken_over*.
+    ``host.bare_tick`` explains *run_by_cron*.
     """
     if not force and (refused := _why_refused(wanted, environment)):
         raise crontab.CrontabError(
@@ -338,7 +336,8 @@ def trial(
             f"{refused}. No tick was tried, and nothing was changed"
         )
     complain("running one tick in cron's environment …")
-    tick = host.bare_tick(wanted.file, wanted.interpreter, environment, limit=wanted.tick_limit, taken_over=taken_over)
+    limit = wanted.tick_limit
+    tick = host.bare_tick(wanted.file, wanted.interpreter, environment, limit=limit, run_by_cron=run_by_cron)
     if not tick.works and not force:
         raise host.TrialTickFailed(tick)
     return tick

@@ -115,6 +115,16 @@ def _run_by(settings: Settings, lines: Sequence[tuple[CrontabEntry, CrontabEntry
     return found
 
 
+def left_to_cron(crontab: str, settings: Settings) -> list[str]:
+    """Return the names of the lines that cron runs and that have no schedule in *settings*.
+
+    The database may still hold a schedule of such a name if ``restore`` has given the line back to cron.
+    """
+    names = names_of_lines(crontab)
+    named = (names.get(line.number) for line in job_lines(crontab))
+    return [name for name in named if name is not None and name not in settings.schedules]
+
+
 def names_of_lines(crontab: str) -> dict[int, str]:
     """Map each line's number to the name that ``import`` gave the line. Includes lines swapped or wrapped since."""
     names: dict[int, str] = {}

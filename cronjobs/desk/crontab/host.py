@@ -17,7 +17,7 @@ from typing import Any
 
 from cronjobs.desk.crontab.block import CrontabError, command, indented, text_of, unescaped, unquoted
 from cronjobs.desk.crontab.lines import Cron, settings_above
-from cronjobs.engine.run_due.options import TAKES_OVER
+from cronjobs.engine.run_due.options import RUN_BY_CRON
 from cronjobs.errors import CronjobsError
 from cronjobs.model import rough
 from cronjobs.text import visible
@@ -122,18 +122,18 @@ def bare_tick(
     environment: Mapping[str, str],
     *,
     limit: timedelta,
-    taken_over: Collection[str] = (),
+    run_by_cron: Collection[str],
 ) -> BareTick:
     """Run the block's exact command as cron would: cron's shell, environment and folder, no terminal, a new session.
 
     This is a real tick, so due jobs run. Only ``--json`` is added to the command. After *limit* the process is killed.
-    The tick does not make up for earlier occurrences of the schedules *taken_over*, because cron ran them.
+    The tick skips the occurrences so far of the schedules *run_by_cron*, because cron ran their crontab lines.
     """
     line = unescaped(command(config, interpreter)) + " --json"
     try:
         process = subprocess.Popen(
             [environment["SHELL"], "-c", line],
-            env=dict(environment) | ({TAKES_OVER: " ".join(taken_over)} if taken_over else {}),
+            env=dict(environment) | ({RUN_BY_CRON: " ".join(run_by_cron)} if run_by_cron else {}),
             cwd=environment["HOME"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

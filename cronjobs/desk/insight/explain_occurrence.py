@@ -47,7 +47,7 @@ from cronjobs.text import one_line
 
 OCCURRENCE_VERDICTS: Final = {
     "enqueued": "the schedule enqueued a job for it",
-    "skipped": "a job of the schedule was still unfinished (overlap), the queue was full, or cron still ran the line",
+    "skipped": "a job of the schedule was still unfinished (overlap), the queue was full, or cron itself ran the line",
     "missed": "no tick ran in time, and the schedule's catch_up setting excluded a late run",
     "coalesced": "one run was made for several occurrences, this one included",
     "paused": "the schedule, or everything, was paused with --skip",

@@ -38,6 +38,6 @@ GIVEN: Final = {
 }
 # The processes of cronjobs use these variables to pass facts to each other.
 INTERNAL: Final = frozenset(
-    {"CRONJOBS_UNTIL", "CRONJOBS_PROGRESS_EVERY_S", "CRONJOBS_TAKES_OVER"}
+    {"CRONJOBS_UNTIL", "CRONJOBS_PROGRESS_EVERY_S", "CRONJOBS_RUN_BY_CRON"}
     | {"CRONJOBS_DRILL", "CRONJOBS_PROCESS", "_CRONJOBS_COMPLETE"}
 )

@@ -22,7 +22,7 @@ from cronjobs.engine.host.forks import keep_streams_from_copies
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.run_due.cron_mail import CronMail, as_object, summary
 from cronjobs.engine.run_due.options import SHOWS_PROGRESS, TickOptions
-from cronjobs.engine.run_due.settings import fires_schedules, readable_settings, taken_over, tick_settings
+from cronjobs.engine.run_due.settings import fires_schedules, readable_settings, run_by_cron, tick_settings
 from cronjobs.engine.tick import deadline, extras
 from cronjobs.engine.tick.tick import Tick
 from cronjobs.engine.tick.unreported import Unreported
@@ -86,7 +86,7 @@ def run_tick(given: TickOptions) -> NoReturn:
             code_at_fault=mail.code_at_fault(),
             kept_from_starting=mail.kept_from_starting(),
             fire_schedules=fires,
-            taken_over=taken_over(settings.schedules),
+            run_by_cron=run_by_cron(),
             unreported=unreported,
             start=armed.start,
             spool=spool,

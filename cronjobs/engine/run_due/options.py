@@ -17,7 +17,7 @@ from cronjobs.engine.probe.state_files import spool_address
 from cronjobs.engine.tick.result import TickFilter
 
 # ``crontab swap`` sets this variable for its trial tick. The value is a list of names of schedules.
-TAKES_OVER: Final = "CRONJOBS_TAKES_OVER"
+RUN_BY_CRON: Final = "CRONJOBS_RUN_BY_CRON"
 # ``dev`` sets this variable for its ticks, so that they report progress.
 SHOWS_PROGRESS: Final = "CRONJOBS_PROGRESS_EVERY_S"
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
 
 from cronjobs.engine.command.settings import read_settings
 from cronjobs.engine.config import trust
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.run_due.options import TAKES_OVER, TickOptions
+from cronjobs.engine.run_due.options import RUN_BY_CRON, TickOptions
 from cronjobs.errors import CronjobsError, UsageError
 from cronjobs.model import duration
 
@@ -51,9 +50,9 @@ def readable_settings(given: TickOptions) -> Settings | None:
     return settings
 
 
-def taken_over(schedules: Collection[str]) -> list[str]:
-    """Return the schedules that this tick takes over from cron: none, except in the trial tick of ``crontab swap``."""
-    return [name for name in os.environ.pop(TAKES_OVER, "").split() if name in schedules]
+def run_by_cron() -> list[str]:
+    """Return the names of the schedules whose lines cron has run: none, except in the trial tick of ``crontab``."""
+    return os.environ.pop(RUN_BY_CRON, "").split()
 
 
 def fires_schedules() -> bool:

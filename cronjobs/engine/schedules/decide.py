@@ -29,7 +29,7 @@ from cronjobs.engine.store.enqueue import NewJob
 from cronjobs.engine.store.schedules import LedgerRow, StoredSchedule
 from cronjobs.masking import as_meta
 
-CRON_RAN: Final = 'cron still ran this line: "cronjobs crontab swap" had not taken it over yet'
+CRON_RAN: Final = "cron itself ran this line, and not a tick"
 
 
 @dataclass(frozen=True)

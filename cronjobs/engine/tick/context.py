@@ -64,8 +64,8 @@ class TickContext:
     unreported: Unreported | None = None
     # How long a whole tick may take, if this one is only a part of a lingering tick.
     whole_s: float | None = None
-    # Names of schedules that take over crontab lines. Until now, cron itself has run these lines.
-    taken_over: Collection[str] = ()
+    # Names of schedules whose crontab lines cron itself has run until now.
+    run_by_cron: Collection[str] = ()
     # The database's time at the instant ``now_read_at`` of the monotonic clock. With repr=False, because
     # signal.signal() reads the repr of the old handler, and thus of the tick, perhaps before these fields are set.
     database_now: datetime = field(init=False, repr=False)

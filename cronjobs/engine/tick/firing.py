@@ -34,19 +34,19 @@ class Firing:
         if tick.fire_schedules:
             self.verdict = judge_file(connection, seen, tick.settings, host=tick.identity.host)
 
-    def take_over(self) -> None:
-        """Make the schedules in ``taken_over`` begin now, and clear that list.
+    def skip_runs_of_cron(self) -> None:
+        """Make the schedules in ``run_by_cron`` begin now, and clear that list.
 
         No schedule may fire before this call has succeeded.
         """
         from cronjobs.engine.schedules.materialise import take_over
 
-        wanted = [self.tick.settings.schedules[name] for name in self.tick.taken_over]
-        names = {name for each in wanted for name in (each.name, each.renamed_from) if name is not None}
+        wanted = [each for name in self.tick.run_by_cron if (each := self.tick.settings.schedules.get(name))]
+        names = {*self.tick.run_by_cron, *(each.renamed_from for each in wanted if each.renamed_from is not None)}
         database, began = self.tick.database, self.tick.clock.monotonic()
         if not take_over(database, self._emit, names, before_writing=self.tick.row.insert, go_on=self._has_time):
             raise DatabaseBusy(str(database.address), self.tick.clock.monotonic() - began)
-        self.tick.taken_over = ()
+        self.tick.run_by_cron = ()
 
     def sync(self, seen: Overview) -> None:
         """Apply the file if ``verdict`` says so."""

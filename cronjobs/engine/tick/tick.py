@@ -71,9 +71,9 @@ class Tick(TickContext):
                 self.try_part(self._recover)
             if seen.misfits:
                 self.try_part(self._give_up_misfits)
-            if self.fire_schedules and self.taken_over:
-                self.try_part(self.firing.take_over)
-            if self.fire_schedules and not self.taken_over:
+            if self.fire_schedules and self.run_by_cron:
+                self.try_part(self.firing.skip_runs_of_cron)
+            if self.fire_schedules and not self.run_by_cron:
                 self.try_part(partial(self.firing.sync, seen))
                 if seen.schedules_due and self.go_on():
                     # This step is separate from the sync, so a retry does not repeat the sync.

@@ -1097,12 +1097,23 @@ def test_restore_reads_the_database_that_only_the_crontab_names(cron_host: Host)
 
 def test_the_trial_tick_of_a_swap_takes_over_the_schedules_of_the_lines_that_cron_ran(cron_host: Host) -> None:
     imported(cron_host, "@daily a\n@hourly b\n")
-    cron_host.ticks(f"""echo "$CRONJOBS_TAKES_OVER" on "$CRONJOBS_HOST" >{cron_host.folder}/taken; {REPORTS}""")
+    cron_host.ticks(f"""echo "$CRONJOBS_RUN_BY_CRON" on "$CRONJOBS_HOST" >{cron_host.folder}/taken; {REPORTS}""")
     cron_host.has("@daily a\nCRONJOBS_HOST=web1\n")
     swapped(cron_host)
     assert (cron_host.folder / "taken").read_text() == "a on web1\n"
     cron_host.cli("install")
     assert (cron_host.folder / "taken").read_text() == " on web1\n"
+
+
+def test_a_trial_tick_does_not_run_again_what_cron_ran_of_lines_that_have_lost_their_schedules(
+    cron_host: Host,
+) -> None:
+    imported(cron_host, "@daily a\n")
+    cron_host.ticks(f"""echo $CRONJOBS_RUN_BY_CRON >{cron_host.folder}/ran; {REPORTS}""")
+    cron_host.has("@daily a\n@hourly b\n@weekly c\n")
+    for command, ran in (("install --force", "b c\n"), ("swap", "a b c\n")):
+        assert cron_host.cli(*command.split()).exit_code == 0
+        assert (cron_host.folder / "ran").read_text() == ran
 
 
 def test_a_forced_swap_without_a_tick_says_what_may_run_twice(cron_host: Host) -> None:

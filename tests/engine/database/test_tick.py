@@ -233,7 +233,7 @@ def test_schedules_that_are_taken_over_from_cron_begin_at_that_tick(
     clock.advance(3 * MINUTE)
     again = replace(first, **change)
     host.carry(schedules={again.name: again})
-    assert host.tick(taken_over=[again.name]).trouble is None
+    assert host.tick(run_by_cron=[again.name]).trouble is None
     with database.write() as connection:
         schedules.resume(connection, scope="all", name="", now=clock.now())
     clock.advance(timedelta(seconds=1))
@@ -252,7 +252,22 @@ def test_schedules_that_are_taken_over_from_cron_begin_at_that_tick(
         ("skipped", 3),
         ("enqueued", 1),
     ]
-    assert rows[1].reason.startswith("cron still ran this line")
+    assert rows[1].reason.startswith("cron itself ran this line")
+
+
+@pytest.mark.parametrize("catch_up", ["none", "latest", "all"])
+def test_a_line_that_went_back_to_cron_runs_no_more(
+    host: Host, clock: FakeClock, done: list[Any], catch_up: Any
+) -> None:
+    """Restore, then take the schedule out of the file: cron has run what was due before the edit."""
+    host.carry(schedules={"s": replace(A["s"], catch_up=catch_up)} | files("0 0 29 2 *", other="0 0 29 2 *"))
+    host.tick()
+    clock.advance(MINUTE)
+    host.carry(schedules=files("0 0 29 2 *", other="0 0 29 2 *"))
+    assert host.tick(run_by_cron=["s", "no schedule"]).trouble is None
+    clock.advance(MINUTE)
+    host.tick()
+    assert done == []
 
 
 def test_nothing_fires_while_a_schedule_that_is_taken_over_cannot_begin(
@@ -263,11 +278,11 @@ def test_nothing_fires_while_a_schedule_that_is_taken_over_cannot_begin(
     clock.advance(MINUTE)
     of_tick = "cronjobs.engine.schedules.materialise.take_over"
     monkeypatch.setattr(of_tick, lambda *_, **__: False)  # another session holds the schedule
-    held = host.tick(budget_s=1, taken_over=["s"])
+    held = host.tick(budget_s=1, run_by_cron=["s"])
     assert (held.exit_code(), done) == (4, [])
     assert "was locked by another connection" in str(held.trouble)
     monkeypatch.setattr(of_tick, lambda *_, **__: 1 / 0)
-    assert (host.tick(taken_over=["s"]).exit_code(), done) == (70, [])
+    assert (host.tick(run_by_cron=["s"]).exit_code(), done) == (70, [])
 
 
 def test_a_refused_file_is_refused_again_until_someone_decides(database: Database, host: Host, ask: Any) -> None:

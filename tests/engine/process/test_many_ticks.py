@@ -53,7 +53,7 @@ def test_the_trial_tick_of_a_swap_runs_nothing_that_cron_has_run(project: Projec
     project.configure("schedules:\n" + "".join(SCHEDULE.format(n=n) for n in range(2)), HANDLERS)
     assert project.tick().wait() == 0
     set_back(project)
-    assert project.tick("--json", env={"CRONJOBS_TAKES_OVER": "s0 gone"}).wait() == 0
+    assert project.tick("--json", env={"CRONJOBS_RUN_BY_CRON": "s0 gone"}).wait() == 0
     outcomes = (
         "SELECT DISTINCT outcome FROM cronjobs_occurrences WHERE schedule_id = (SELECT id FROM {} WHERE name = '{}')"
     )

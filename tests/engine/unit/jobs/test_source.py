@@ -50,6 +50,6 @@ def test_a_version_of_the_code_is_its_source_wherever_it_lies(tmp_path: Path) ->
     script = tmp_path / "here/.venv/bin/cronjobs"  # cron's line runs "python -m cronjobs", and people run the script
     script.parent.mkdir(parents=True)
     script.write_text(ASK)
-    argv = [sys.executable, "-B", script]
+    argv = [sys.executable, "-B", str(script)]
     started = subprocess.run(argv, cwd=tmp_path / "here", capture_output=True, text=True, check=True)
     assert started.stdout == here, "how the process was started is not part of the code"
