@@ -2045,6 +2045,20 @@ MUTANTS = (
         (TAKE_OVER,),
     ),
     Mutant(
+        "a line that wrap brought back is not watched until it has run",
+        "cronjobs/contrib/exec/settling.py",
+        "if not run.meta.get(\"cron\") and name in named}",
+        "if False}",
+        ("tests/contrib/exec/test_exec_runs.py",),
+    ),
+    Mutant(
+        "an overlap that goes on begins anew with each run",
+        "cronjobs/contrib/exec/findings.py",
+        "first = overlapping[-1]",
+        "first = overlapping[0]",
+        ("tests/contrib/exec/test_watching.py",),
+    ),
+    Mutant(
         "install runs again what cron ran of a line that has lost its schedule",
         "cronjobs/desk/cli/crontab.py",
         "force, double_runs.left_to_cron(old, wanted.settings))",

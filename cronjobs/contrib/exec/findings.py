@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import pairwise, takewhile
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -14,10 +16,15 @@ from cronjobs.desk.store import exec_runs
 from cronjobs.desk.store.exec_runs import LatestRun
 from cronjobs.engine.config.settings import Settings
 
+MOST_RUNS: Final = 1500  # a day of a line that cron starts each minute
+
 
 def found(connection: Connection, _settings: Settings, now: datetime) -> Findings:
-    """Look at the two newest runs of each name."""
-    latest = [runs for _, runs in sorted(exec_runs.run_by_cron(connection).items())]
+    """Look at the two newest runs of each name, and at more of them if these overlap."""
+    latest: list[Sequence[LatestRun]] = []
+    for job_type, runs in sorted(exec_runs.run_by_cron(connection).items()):
+        overlaps = len(runs) > 1 and _overlap(*runs)
+        latest.append(exec_runs.begun_between(connection, job_type, None, None, MOST_RUNS) if overlaps else runs)
     watched = judge_runs(latest[: exec_runs.MOST_NAMES], now)
     if len(latest) <= exec_runs.MOST_NAMES:
         return watched
@@ -27,7 +34,9 @@ def found(connection: Connection, _settings: Settings, now: datetime) -> Finding
 
 
 def judge_runs(runs_of_names: Iterable[Sequence[LatestRun]], now: datetime) -> Findings:
-    """Find absent and overlapping runs. *runs_of_names* holds one or two runs per name, newest first. Pure.
+    """Find absent and overlapping runs. *runs_of_names* holds at least one run per name, newest first. Pure.
+
+    An overlap begins with the first of the newest runs that each began during the run before it.
 
     ``again_at`` of the result is the instant at which the next expected run becomes absent.
     """
@@ -41,13 +50,15 @@ def judge_runs(runs_of_names: Iterable[Sequence[LatestRun]], now: datetime) -> F
             absent.append(Finding("absent", text, since=due, command=command, subject=name))
         elif due is not None:
             limits.append(due + LATE)
-        if len(runs) > 1 and _overlap(newest, runs[1]):
+        overlapping = [later for later, _ in takewhile(lambda pair: _overlap(*pair), pairwise(runs))]
+        if overlapping:
             text = f"the last run of {name} began while the previous run was still running"
             # Both runs may have succeeded, and history prints a line for each success only with --all.
             command = f"{typed('cronjobs history --type', newest.job_type)} --all"
-            rows = (str(newest.id),)
+            first = overlapping[-1]
+            rows = (str(first.id),)
             overlapped.append(
-                Finding("overlapped", text, since=newest.started_at, command=command, subject=name, rows=rows)
+                Finding("overlapped", text, since=first.started_at, command=command, subject=name, rows=rows)
             )
     return Findings([*absent, *overlapped], min(limits, default=None))
 

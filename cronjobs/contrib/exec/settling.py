@@ -1,4 +1,4 @@
-"""Clean up after exec: settle runs whose exec was killed, and forget lines removed from the crontab."""
+"""Clean up after exec: settle runs whose exec was killed, and follow changes to the crontab."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from cronjobs.contrib.exec.delivery import deliver
-from cronjobs.contrib.exec.due_by import names_in_crontab
+from cronjobs.contrib.exec.due_by import due_by, names_in_crontab
 from cronjobs.contrib.exec.run import lost
 from cronjobs.contrib.exec.target import has_runs, no_project, open_target
 from cronjobs.desk.store import exec_runs
@@ -27,7 +27,7 @@ KEPT: Final = dict.fromkeys(FINAL, timedelta(days=90))
 def recorded() -> Settings | None:
     """Return the settings of the user's own database, or None if exec has recorded nothing there.
 
-    First deliver spooled runs to it, settle runs whose exec was killed, and forget removed lines. Ticks do not open
+    First deliver spooled runs to it, settle runs whose exec was killed, and follow the crontab. Ticks do not open
     this database, and exec stops opening it once all crontab lines record for a project. Errors are ignored.
     """
     if not has_runs():
@@ -35,7 +35,7 @@ def recorded() -> Settings | None:
     settings = no_project()
     with suppress(CronjobsError), closing(open_target(settings)) as database:
         settle(database, spool_address(None, None))
-        forget_lines(database, None)
+        follow_crontab(database, None)
     return settings
 
 
@@ -46,14 +46,14 @@ def settle(database: Database, spool: str) -> None:
 
 
 def tidy(database: Database, config: str | None, *, local: bool) -> None:
-    """Settle this host's runs whose exec was killed, and forget lines that are gone from the crontab.
+    """Settle this host's runs whose exec was killed, and follow the crontab.
 
     *config* is the project that *database* belongs to, if any. If *local*, *database* is the user's own database, which
     no tick prunes, so prune it too.
     """
     with suppress(DatabaseBusy):
         settle_lost(database)
-        forget_lines(database, config)
+        follow_crontab(database, config)
         if local:
             with database.write() as connection:
                 exec_runs.prune(connection, KEPT)
@@ -73,21 +73,29 @@ def settle_lost(database: Database) -> None:
             leases.finish(connection, [lost(row.id, row.job_type, row.locked_by, row.attempts, now) for row in gone])
 
 
-def forget_lines(database: Database, config: str | None) -> None:
-    """Stop expecting runs of lines that this user has removed from this host's crontab, or that record elsewhere."""
+def follow_crontab(database: Database, config: str | None) -> None:
+    """Expect runs of the lines of this user's crontab, and of no line that the user has removed.
+
+    A line that records for another project than *config* counts as removed. ``unwrap`` removes all lines, and a later
+    ``wrap`` brings them back: a line that is back is expected from now on.
+    """
     host, user = Identity.here().host, os_user()
     with database.read() as connection:
         newest = {runs[0].job_type.partition(":")[2]: runs[0] for runs in exec_runs.latest(connection).values()}
-    expected = {
-        name: run.id
+    ours = {
+        name: run
         for name, run in newest.items()
         if (run.meta.get("host"), run.meta.get("user"), run.meta.get("from")) == (host, user, "crontab")
-        and run.meta.get("cron")
     }
-    named = names_in_crontab(config) if expected else None
-    if named is not None and (gone := [id_ for name, id_ in expected.items() if name not in named]):
+    named = names_in_crontab(config) if ours else None
+    if named is None:
+        return
+    gone = [run.id for name, run in ours.items() if run.meta.get("cron") and name not in named]
+    back = {run.id: due_by(name, None) for name, run in ours.items() if not run.meta.get("cron") and name in named}
+    if gone or any(back.values()):
         with database.write() as connection:
             exec_runs.expect_no_more(connection, gone)
+            exec_runs.expect_again(connection, {id_: times for id_, times in back.items() if times})
 
 
 def _before_boot(locked_by: str, here: Identity) -> bool:

@@ -122,7 +122,7 @@ def bare_tick(
     environment: Mapping[str, str],
     *,
     limit: timedelta,
-    run_by_cron: Collection[str],
+    run_by_cron: Collection[str] = (),
 ) -> BareTick:
     """Run the block's exact command as cron would: cron's shell, environment and folder, no terminal, a new session.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection
@@ -16,7 +16,7 @@ from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.desk.insight.job_evidence import job_life
 from cronjobs.desk.insight.schedule_history import is_due
 from cronjobs.desk.store import exec_runs
-from cronjobs.desk.store.exec_runs import LatestRun
+from cronjobs.desk.store.exec_runs import EXPECTED_FROM, LatestRun
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.crontime.timing import Timing, next_after, timing
 from cronjobs.engine.jobs.job_types import JobTypes
@@ -35,7 +35,16 @@ _EARLY: Final = timedelta(minutes=1)  # tolerate this difference between the hos
 def next_due(run: LatestRun) -> datetime | None:
     """Return when the run after this one was or is due, or None if unknown."""
     when = _timing(run)
-    return None if when is None else next_after(when, run.started_at)
+    return None if when is None else next_after(when, _watched_from(run))
+
+
+def _watched_from(run: LatestRun) -> datetime:
+    """Return the instant after which the next run is expected: when this run began, or when its line came back."""
+    try:
+        came_back = datetime.fromisoformat(run.meta[EXPECTED_FROM]).astimezone(UTC)
+    except (KeyError, ValueError, OverflowError):  # anyone may have written the row
+        return run.started_at
+    return max(run.started_at, came_back)
 
 
 def _timing(run: LatestRun) -> Timing | None:
@@ -120,7 +129,7 @@ class ExecEvidence:
                 explanations.append(replace(explain_job(life), at=run.started_at, brief=brief, facts={"count": 1}))
             if run is not None:
                 until = (following.started_at - _EARLY) if following else min(end, self.now - LATE)
-                explanations += self._missing(run, max(begin, run.started_at), until)
+                explanations += self._missing(run, max(begin, _watched_from(run)), until)
         return explanations, left_out
 
     def _missing(self, run: LatestRun, after: datetime, until: datetime) -> list[Explanation]:

@@ -21,7 +21,7 @@ from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.engine.store import leases
 from cronjobs.engine.store.overlap import PRESENT_TYPE
 from cronjobs.engine.store.quarters import quarter_sql
-from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, JSON_TYPE, run
+from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, JSON_TYPE, database_now, run
 from cronjobs.model import Status
 
 _BEGAN_AGO: Final = before_now(":began_ago")
@@ -150,6 +150,8 @@ class LatestRun:
     meta: Mapping[str, str]
 
 
+# The entry of ``meta`` that says from when on the run after this run is expected, if that is later than this run.
+EXPECTED_FROM: Final = "expected_from"
 MOST_IN_STRIP: Final = 1500
 MOST_NAMES: Final = 1000  # read the runs of at most this many names, and report a finding if there are more
 # exec wrote each row that has an "exec:" type and has started. The condition repeats the predicate of an index, since
@@ -271,6 +273,7 @@ def _by_type(connection: Connection, ids: list[int]) -> dict[str, list[LatestRun
     return {name: sorted(runs, key=lambda run: run.started_at, reverse=True) for name, runs in found.items()}
 
 
+_WITH_MORE: Final = either(postgresql="meta || CAST(:more AS jsonb)", sqlite="json_patch(meta, :more)")
 _WITHOUT_CRON: Final = either(postgresql="meta - 'cron'", sqlite="json_remove(meta, '$.cron')")
 
 
@@ -282,3 +285,14 @@ def expect_no_more(connection: Connection, ids: list[int]) -> None:
            WHERE id IN (SELECT j.id FROM {JOBS} j WHERE j.id {AMONG_IDS} AND {IS_EXEC})""",
         ids=ids,
     )
+
+
+def expect_again(connection: Connection, times: Mapping[int, Mapping[str, str]]) -> None:
+    """Expect the runs after these runs at the given *times*, from the database's now on.
+
+    *times* maps the ids of runs to the entries "cron" and "timezone" of their ``meta``.
+    """
+    since = {EXPECTED_FROM: database_now(connection).isoformat()} if times else {}
+    for id_, when in times.items():
+        more = json.dumps({**when, **since})
+        run(connection, f"UPDATE {JOBS} SET meta = {_WITH_MORE} WHERE id = :id", id=id_, more=more)

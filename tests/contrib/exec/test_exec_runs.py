@@ -105,6 +105,21 @@ def test_a_line_that_left_the_crontab_is_expected_no_more(database: Database, cr
     assert [*found(database, no_project())] == ["absent:mine"], "which the command line itself expects"
 
 
+def test_a_line_that_came_back_to_the_crontab_is_expected_from_then_on(
+    database: Database, crontab: dict[str, str], clock: FakeClock
+) -> None:
+    """Unwrap, and wrap again: a run that ends in between must not switch off the watch over the other lines."""
+    record(database, a_run("hourly", 3 * HOUR))
+    crontab["text"] = ""
+    settling.tidy(database, None, local=False)
+    assert found(database, no_project()) == {}
+    crontab["text"] = CRONTAB
+    settling.tidy(database, None, local=False)
+    assert found(database, no_project()) == {}, "no run was due since the line came back"
+    clock.advance(2 * HOUR)
+    assert [*found(database, no_project())] == ["absent:hourly"]
+
+
 def test_a_line_that_records_for_another_project_now_is_expected_no_more(
     database: Database, crontab: dict[str, str]
 ) -> None:

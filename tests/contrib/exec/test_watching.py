@@ -43,4 +43,7 @@ def test_a_run_that_began_while_the_one_before_ran_overlaps() -> None:
     assert reported("overlapped", second, first) == {"backup": AT + MINUTE}
     assert reported("overlapped", second, run(AT, None)) == {"backup": AT + MINUTE}
     assert reported("overlapped", second, run(AT, timedelta(seconds=59))) == {}
+    third = run(AT + 2 * MINUTE, number=3)
+    assert reported("overlapped", third, run(AT + MINUTE, 2 * MINUTE), first) == {"backup": AT + MINUTE}
+    assert reported("overlapped", third, run(AT + MINUTE, 2 * MINUTE), run(AT)) == {"backup": AT + 2 * MINUTE}
     assert reported("overlapped", second, run(AT, None, host="web2")) == {}, "that is another crontab's"
