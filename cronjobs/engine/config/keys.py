@@ -245,8 +245,8 @@ FILE: Final[Keys] = {
         Reader(fields.later, "path", fields.path_beside_file.schema),
         ".env",
         (
-            "A file of KEY=value lines, which must exist. ${NAME} is looked up in the environment first, then in this "
-            "file; handlers also get the file's variables."
+            "A file of KEY=value lines, which must exist. ${NAME} in cronjobs.yaml is looked up in the environment "
+            "first, then in this file; handlers also get the file's variables. In this file, ${NAME} is not replaced."
         ),
         "none",
     ),
