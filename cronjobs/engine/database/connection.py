@@ -1,7 +1,7 @@
 """Open the engine, set pragmas and timeouts, and make writers take turns.
 
-Both drivers run in autocommit mode. A handler of SQLAlchemy's ``begin`` event opens the transaction. In this way, BEGIN
-and the timeouts need only one round trip.
+Both drivers run in autocommit mode. A handler of SQLAlchemy's ``begin`` event opens the transaction. So BEGIN and the
+timeouts need only one round trip.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Limit the time of a write transaction of user code on SQLite, because such a transaction holds the only write lock.
+"""Limit how long a write transaction of user code may last on SQLite, because it holds the only write lock.
 
 A separate thread enforces the limit, because user code may sleep or wait for a socket while all other writers wait for
 the lock. When the limit is reached, this thread rolls the transaction back, and the next writer can continue.

@@ -34,13 +34,12 @@ from cronjobs.engine.database.column_types import (
     server_now,
 )
 
-# An SQL condition that is true for a dead job that nobody has dealt with. If a dismissed job is retried and dies again,
-# that is a new death.
+# True for a dead job that nobody has dealt with. If a dismissed job is retried and dies again, that is a new death.
 UNSETTLED_DEAD_SQL: Final = (
     "status = 'dead' AND finished_at IS NOT NULL AND (dismissed_at IS NULL OR dismissed_at < finished_at)"
 )
 
-# An SQL condition that is true for a job that was cancelled while it ran.
+# True for a job that was cancelled while it ran.
 CANCELLED_RUNNING_SQL: Final = "status = 'cancelled' AND finished_at IS NOT NULL AND cancel_requested_at IS NOT NULL"
 
 # The longest names and keys, in bytes. An entry of a PostgreSQL index has room for about 2,700 bytes. Without a limit,

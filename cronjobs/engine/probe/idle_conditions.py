@@ -1,4 +1,4 @@
-"""The SQL query with which a tick starts, and the conditions under which the tick has no work.
+"""The query with which a tick starts, and the conditions under which the tick has no work.
 
 The fast path uses the query and the conditions. The full tick uses the same SQL (``SEEN``, ``BRANCHES``), but decides
 in Python, because it also acts on the facts.
@@ -22,7 +22,7 @@ WAITING = "status IN ('queued', 'failed')"
 # The error type of an attempt whose payload does not fit the handler.
 MISFIT = "SignatureMismatch"
 MISFITS_SQL = f"{WAITING} AND misfit_since IS NOT NULL"
-# An SQL condition that is true for a run of "cronjobs exec". No tick creates such rows, and no tick may run them.
+# True for a run of "cronjobs exec". No tick creates such rows, and no tick may run them.
 IS_EXEC = "(substr(j.job_type, 1, 5) = 'exec:')"
 
 # In this SQL, "p" is a row of pauses, "b" is a branch (see BRANCHES), which has a queue, and in STOPS_SCHEDULE "j" is a

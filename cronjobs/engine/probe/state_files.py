@@ -12,7 +12,7 @@ try:
 except ImportError:  # pragma: no cover - a Python without this module
     from hashlib import blake2b as blake2b
 
-LONGEST = 1 << 20  # in bytes. A longer file was not written by us
+LONGEST = 1 << 20  # in bytes; we never write a longer file
 # The name of the folder in which runs of "cronjobs exec" wait for the database.
 SPOOL = "exec-spool"
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH

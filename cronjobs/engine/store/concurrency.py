@@ -63,7 +63,7 @@ def full_parameters(connection: Connection, found: Full) -> dict[str, str]:
 
 
 def judge_alone(connection: Connection, *, wait: bool = False) -> bool:
-    """Until this transaction ends, let no other transaction claim jobs under limits, or jobs of schedules.
+    """Let no other transaction claim jobs under limits, or jobs of schedules, until this transaction ends.
 
     Returns False if another transaction already has this right. Without *wait* the call returns at once, so a frozen
     holder cannot prevent others from renewing their leases. SQLite has only one writer, so it needs no lock.

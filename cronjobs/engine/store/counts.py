@@ -392,7 +392,7 @@ _BY_HOUR: Final = f"{_summed(COUNTS)} UNION ALL {_summed(NEW_COUNTS)}"
 def by_hour(connection: Connection, first: int) -> list[HourSum]:
     """Return the counts of each hour from *first* on, over all job types. An hour may appear twice, or not at all.
 
-    One statement reads both tables, because ``fold`` may move rows from one table to the other at any time.
+    As in ``all_that_ended``, one statement reads both tables.
     """
     return [HourSum(**row._mapping) for row in run(connection, _BY_HOUR, first=first, ever=EVER)]
 

@@ -1,4 +1,4 @@
-"""The checks of "db drop" before it drops our tables, and the drop itself."""
+"""The checks that "db drop" makes before it drops our tables, and the drop itself."""
 
 from __future__ import annotations
 

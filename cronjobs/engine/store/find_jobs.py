@@ -64,7 +64,6 @@ _READ: Final = (
     | {name: _micros(f"j.{name}") for name in _INSTANTS}
     | {name: _json(f"j.{name}") for name in _JSON}
 )
-_COLUMNS: Final = tuple(_READ)
 _SELECT: Final = (
     f"SELECT {', '.join(f'{expression} AS read_{name}' for name, expression in _READ.items())} FROM {JOBS} j WHERE "
 )
@@ -88,7 +87,7 @@ def find_row(connection: Connection, name: JobName) -> dict[str, Any] | None:
         found = run(connection, _SELECT + _BY_KEY, keys=[name.key]).all()
     if not found:
         return None
-    row = dict(zip(_COLUMNS, found[0], strict=True))
+    row = dict(zip(_READ, found[0], strict=True))
     for column in (*_TEXTS, *_JSON):
         if row[column] is not None:
             row[column] = _read(connection, row[column])

@@ -160,7 +160,7 @@ def present_types(
 
 
 def with_list(uses: Iterable[ListUse], host: str, config: str, hash_: str) -> list[ListUse]:
-    """Return *uses* with one use added: *host* uses the list *hash_* now, with the file *config*."""
+    """Return *uses* and one more: *host* now uses the list *hash_*, with the file *config*."""
     now = float("inf")
     first = min((use.first for use in uses if (use.host, use.config) == (host, config)), default=now)
     others = (use for use in uses if (use.host, use.config) != (host, config))

@@ -95,7 +95,7 @@ class Renewal:
 def renew(
     connection: Connection, leases: Sequence[Lease], lease: timedelta, reports: Mapping[int, Report] = NO_REPORTS
 ) -> Renewal:
-    """Make *leases* end *lease* after the database's current time.
+    """Renew *leases*: make them end after the duration *lease*, by the database's clock.
 
     Return which leases were renewed, which are lost, and which jobs somebody asked to cancel.
 

@@ -37,14 +37,10 @@ IN_TURN: Final = f"""
             AND (CASE WHEN o.job_type = coalesce({PRESENT_TYPE}, s.name) THEN 0 ELSE 1 END, o.id)
               < (CASE WHEN j.job_type = coalesce({PRESENT_TYPE}, s.name) THEN 0 ELSE 1 END, j.id)))))"""
 _OVERLAP_ALLOWED: Final = f"EXISTS (SELECT 1 FROM {SCHEDULES} s WHERE s.name = j.schedule AND {_OVERLAP_KEY} = 'allow')"
-_ANOTHER_RUNS: Final = f"""
-      EXISTS (SELECT 1 FROM {JOBS} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id <> j.id
-        AND {_IS_RUNNING})"""
 # Without a lock, two concurrent claims could each take a job of the same schedule, because neither sees the other's
-# uncommitted changes. So only one claim at a time takes jobs of schedules. The claim holds the lock until it commits.
-# After it has taken the jobs, it checks again (take_turns). The lock is on the row of cronjobs_meta, like the lock for
-# limits. The lock is not on the row of a schedule, because a tick that settles many schedules keeps their rows locked
-# for a while.
+# uncommitted changes. So only one claim at a time takes jobs of schedules, and holds the lock until it commits. After
+# it has taken the jobs, it checks again (take_turns). The lock is on the row of cronjobs_meta, like the lock for
+# limits, and not on the rows of schedules, because a tick that settles many schedules keeps those locked for a while.
 HOLDS_TURN: Final = f"""
       (j.schedule IS NULL OR {_FORCED}
        OR EXISTS (SELECT 1 FROM {META} m WHERE m.id = 1 FOR NO KEY UPDATE OF m SKIP LOCKED)
@@ -109,8 +105,10 @@ def take_turns(connection: Connection, claimed: Sequence[int]) -> None:
         return
     rows = run(
         connection,
-        f"SELECT j.schedule FROM {JOBS} j WHERE j.id {AMONG_IDS} AND NOT {_FORCED} AND NOT {_OVERLAP_ALLOWED} "
-        f"AND {_ANOTHER_RUNS}",
+        f"""
+        SELECT j.schedule FROM {JOBS} j WHERE j.id {AMONG_IDS} AND NOT {_FORCED} AND NOT {_OVERLAP_ALLOWED}
+          AND EXISTS (SELECT 1 FROM {JOBS} o WHERE o.schedule = j.schedule AND o.finished_at IS NULL AND o.id <> j.id
+            AND {_IS_RUNNING})""",
         ids=list(claimed),
     ).all()
     if rows:

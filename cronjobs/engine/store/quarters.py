@@ -256,7 +256,7 @@ def close_hour(connection: Connection, now: datetime) -> bool:
 
 
 def _alone(connection: Connection) -> None:
-    """Until this transaction ends, let no other transaction close an hour or rewrite occurrences.
+    """Let no other transaction close an hour or rewrite occurrences until this transaction ends.
 
     Wait for any transaction that has already begun to do so.
     """

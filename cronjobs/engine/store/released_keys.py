@@ -11,7 +11,7 @@ from typing import Final
 from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS
 
 # A row in job_runs is an attempt that began. A job that died, and was retried while it was being pruned, may have lost
-# these rows. Then ``last_failed_at`` shows that the job ran.
+# these rows. In that case ``last_failed_at`` still shows that the job ran.
 NEVER_BEGUN: Final = f"(j.last_failed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id))"
 # Clear the column of the unique key, so that a new job can get the key, even with somebody's own SQL that uses ON
 # CONFLICT.

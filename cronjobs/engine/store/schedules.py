@@ -202,7 +202,7 @@ def move_watermarks(connection: Connection, moved: Sequence[Watermark]) -> None:
 
 
 def put_owed(connection: Connection, schedule_id: int, owed: list[dict[str, Any]] | None) -> None:
-    """Write the time ranges of a locked schedule's earlier definitions in which occurrences are not settled yet."""
+    """Write the time ranges in which occurrences of a locked schedule's earlier definitions are not settled yet."""
     connection.execute(update(schedules).where(schedules.c.id == schedule_id).values(owed=owed))
 
 

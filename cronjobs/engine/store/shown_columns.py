@@ -47,7 +47,7 @@ def shown(
 
 
 def fetched(connection: Connection, build: Callable[[bool], Select[Any]]) -> Sequence[Row[Any]]:
-    """Return the rows of the query that *build* returns. *build* takes whether to include JSON columns.
+    """Return the rows of the query that *build* returns. The argument of *build* says whether to include JSON columns.
 
     If the query fails, try again without JSON, because a few bytes of jsonb can hold numbers with a gigabyte of digits.
     """

@@ -62,7 +62,7 @@ class Permit(NamedTuple):
 def put(connection: Connection, keys: Sequence[TokenKey]) -> frozenset[int]:
     """Write the tokens of claimed attempts. Return the ids of the jobs whose token was written.
 
-    The attempts of all other jobs must not begin, because an earlier attempt of the same job may still be running.
+    The attempts of all other jobs must not begin, because an earlier attempt of such a job may still be running.
     """
     rows = run(
         connection,
@@ -144,8 +144,8 @@ class TokenRow(NamedTuple):
 
 
 def look(connection: Connection, keys: Sequence[TokenKey]) -> dict[int, TokenRow]:
-    """Return the tokens of these attempts, by job id. An attempt without a token in the result has had its token taken
-    back.
+    """Return the tokens of these attempts, by job id. If an attempt has no token in the result, its token has been
+    taken back.
     """
     rows = run(
         connection,
