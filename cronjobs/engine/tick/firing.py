@@ -20,10 +20,7 @@ from cronjobs.errors import DatabaseBusy
 
 @dataclass
 class Firing:
-    """The schedule steps of one tick.
-
-    ``verdict`` says whether the tick has to apply its file. ``applied`` is True if the tick has applied it.
-    """
+    """The schedule steps of one tick. ``verdict`` says whether to apply its file, and ``applied`` whether it did so."""
 
     tick: TickContext
     verdict: Verdict = "leave"
@@ -35,10 +32,7 @@ class Firing:
             self.verdict = judge_file(connection, seen, tick.settings, host=tick.identity.host)
 
     def take_over(self) -> None:
-        """Make the schedules in ``taken_over`` begin now, and clear that list.
-
-        No schedule may fire before this call has succeeded.
-        """
+        """Make the schedules in ``taken_over`` begin now, and clear that list. Until then, no schedule may fire."""
         from cronjobs.engine.schedules.materialise import take_over
 
         wanted = [self.tick.settings.schedules[name] for name in self.tick.taken_over]
