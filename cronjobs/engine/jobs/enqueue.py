@@ -44,8 +44,6 @@ from cronjobs.model import Status, duration_text
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session
 
-__all__ = ["OnConflict"]
-
 # If the queue is full, a call waits at most this long for room, unless it passes ``wait``.
 WAIT: Final = timedelta(seconds=30)
 LONGEST_WAIT: Final = timedelta(hours=1)
