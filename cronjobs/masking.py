@@ -179,7 +179,7 @@ def safe_until(text: str, secrets: Collection[str]) -> int:
 
 
 def _begins_in(text: str, form: str) -> int:
-    """Return the start of the longest end of *text* that begins *form*, or the length of *text* if there is none."""
+    """Return the index at which *text* ends with the beginning of *form*, or its length if it does not."""
     at = text.find(form[0], max(0, len(text) - len(form) + 1))
     while at >= 0 and not form.startswith(text[at:]):
         at = text.find(form[0], at + 1)

@@ -71,7 +71,7 @@ def cap(text: str, limit_bytes: int) -> str:
 
 
 def visible(text: str) -> str:
-    """Escape whatever could control a terminal (``\x1b[2J``, ``\r``, bidi overrides). Newlines and tabs are kept.
+    """Escape whatever could control a terminal (``\\x1b[2J``, ``\\r``, bidi overrides). Newlines and tabs are kept.
 
     Backslashes are not doubled, so the result cannot be decoded again. Use the result only to show it to people.
     """

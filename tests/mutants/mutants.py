@@ -2047,7 +2047,7 @@ MUTANTS = (
     Mutant(
         "a line that wrap brought back is not watched until it has run",
         "cronjobs/contrib/exec/settling.py",
-        "if not run.meta.get(\"cron\") and name in named}",
+        'if not run.meta.get("cron") and name in named}',
         "if False}",
         ("tests/contrib/exec/test_exec_runs.py",),
     ),

@@ -20,8 +20,8 @@ from cronjobs.desk.insight.formatting import in_full, status_word
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.jobs.checking import new_job
-from cronjobs.engine.jobs.enqueue import OnConflict, put_job
-from cronjobs.engine.jobs.insertion import Inserted, RoomWait, wait_for_room
+from cronjobs.engine.jobs.enqueue import put_job
+from cronjobs.engine.jobs.insertion import Inserted, OnConflict, RoomWait, wait_for_room
 from cronjobs.engine.store.queues import count_full, paused_scope
 from cronjobs.errors import DatabaseError, QueueFull, UsageError
 from cronjobs.model import duration_text

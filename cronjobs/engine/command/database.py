@@ -13,7 +13,7 @@ from cronjobs.engine.schema.ensure_tables import require_tables
 
 
 def open_database(settings: Settings) -> Database:
-    """Return the configured database, unconnected. Raises DatabaseVanished if its SQLite file has disappeared."""
+    """Return the configured database, not yet connected. Raises DatabaseVanished if its SQLite file has disappeared."""
     address = parse_url(settings.database, settings.schema)
     require_still_there(settings.folder, address)
     circumstances.database = address

@@ -1,7 +1,7 @@
 """End a command after an error. After an unexpected error, the command prints one line and exits with 70.
 
-The line contains the version, and says where the traceback is. The traceback is written to the configured log. If no
-log is known, or with -v, the traceback is printed to stderr.
+The line has the version, and says where the traceback is. The traceback goes to the configured log and, without a log
+or with -v, to stderr.
 """
 
 from __future__ import annotations

@@ -270,7 +270,7 @@ def cron(reading: Reading, node: Node, path: str) -> str:
 
 
 def list_of(item: Reader, *, keep_good: bool = False) -> Reader:
-    """A list, returned as a tuple. One bad item makes it bad, or with *keep_good* is left out."""
+    """A list, returned as a tuple. A bad item makes the list bad or, with *keep_good*, is left out."""
     written = schema_parts.list_of(item.schema)
 
     @taken_as(f"list, each: {item.words}", schema_parts.or_null(written) if keep_good else written)

@@ -242,7 +242,7 @@ def limit(reading: Reading, node: Node, path: str) -> dict[str, int]:
 
 @taken_as("mapping: concurrency_key prefix → limit", {}, each=limit)
 def limits(reading: Reading, node: Node, path: str) -> tuple[Limit, ...]:
-    """Limits by concurrency_key prefix. A bad limit stops all its jobs, or too many might run at once."""
+    """Limits by concurrency_key prefix. A bad limit stops its jobs, because otherwise too many might run at once."""
 
     def entry(key: Scalar, value: Node, here: str) -> Limit:
         if not _PREFIX.fullmatch(key.text):

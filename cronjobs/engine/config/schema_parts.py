@@ -1,8 +1,7 @@
 """The parts of JSON Schema that the configuration's readers declare, for editors that check a file as it is typed.
 
-The schemas accept everything that the readers accept, including ``${NAME}``. The schemas refuse other values as far as
-a pattern can describe these values. The readers treat every scalar as text. So wherever text is allowed, the schema
-also allows a value that looks like a number.
+They accept everything that the readers accept, including ``${NAME}``, and refuse other values as far as a pattern can.
+The readers treat every scalar as text, so where text is allowed, a value that looks like a number is allowed, too.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def judge(
     members = facts.members.difference(trusted) if written & stat.S_IWGRP else frozenset[str]()
     if owner:
         what.append(f"belongs to {owner}")
-        # Nobody can check a .pyc file that somebody else owns, so remove it. Root's Python writes a new one.
+        # Nobody can check a .pyc file that somebody else owns, so advise to remove it. Root's Python writes a new one.
         cures.append("rm" if path.suffix == ".pyc" else f"chown {_user(me)}")
     if members:
         who = ", ".join(sorted(members)[:3]) + (", …" if len(members) > 3 else "")

@@ -65,7 +65,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """A mapping in the order of the file. ``duplicates`` has repeated keys, each with the line of its first."""
+    """A mapping in the order of the file. ``duplicates`` has repeated keys, each with the line where it is first."""
 
     line: int
     column: int

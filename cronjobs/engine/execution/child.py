@@ -1,12 +1,12 @@
 """Runs one handler in its own interpreter.
 
-The parent starts this module with ``python -m`` and talks to it over ``child_protocol``.
+``process.run_handler`` starts this program with ``python -m``, under ``launcher``, and talks to it over
+``child_protocol``. It is for ``isolation: process``, for long jobs, and for jobs whose runners keep dying.
 
-``process.run_handler`` starts this program under ``launcher``, for ``isolation: process``, for long jobs, and for jobs
-whose runners keep dying. The program reads its request, imports the user's modules, runs the handler in the main
-thread, and writes the outcome. SIGTERM only sets the stop reason of the handler's context, because an exception raised
-in a signal handler could interrupt a ``finally`` block. (An async handler is also cancelled, through its event loop.) A
-handler that does not stop is killed from outside.
+The program reads its request, imports the user's modules, runs the handler in the main thread, and writes the outcome.
+SIGTERM only sets the stop reason of the handler's context, because an exception in a signal handler could interrupt a
+``finally`` block. (An async handler is also cancelled, through its event loop.) A handler that does not stop is killed
+from outside.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Run one attempt of a command or a handler in its own process: start, watch and stop that process.
 
 A command is an argument list, never a shell. The payload goes to standard input and nowhere else, so none of its values
-can become an option or a command. A handler runs in ``child``. We do not start these processes directly, but through
-``launcher``. The launcher is responsible for every process that it starts, directly or indirectly, and makes sure that
-all these processes die with this process. This module makes all decisions. The docstrings of ``run_command`` and
-``run_handler`` state the rules.
+can become an option or a command. A handler runs in ``child``. We start both through ``launcher``, which is responsible
+for every process that they start, and makes sure that all of these die with this process. This module makes all
+decisions. The docstrings of ``run_command`` and ``run_handler`` state the rules.
 
 Output goes to a file, never to a pipe. With a pipe, ``communicate()`` would wait for every process that inherited the
 pipe, and the command would have to wait whenever the runner is busy. The file has no name, so it disappears whichever
@@ -55,8 +54,8 @@ from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
 
 # A request to stop takes effect after at most this time. The end of a command takes effect at once.
 POLL_S: Final = 0.05
-# Processes that the command leaves behind may be about to end, as ``tee`` in bash's ``> >(tee log)`` is. Wait this
-# long.
+# Processes that the command leaves behind may be about to end, as ``tee`` in bash's ``> >(tee log)`` is. Wait this long
+# for them.
 LEFTOVER_PAUSE_S: Final = 0.5
 LEFTOVER_GRACE_S: Final = 2.0
 # After a handler's process has written its outcome, the process's exit callbacks get this much time.

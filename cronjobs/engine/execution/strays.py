@@ -14,13 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from cronjobs.engine.host.identity import LAUNCHER
+
 PR_SET_CHILD_SUBREAPER: Final = 36  # linux/prctl.h
 # Helper processes of cronjobs and of the standard library, by a part of their command line. They end with this process.
-OURS: Final = (
-    "cronjobs/engine/execution/launcher.py",
-    "multiprocessing.resource_tracker",
-    "multiprocessing.forkserver",
-)
+OURS: Final = (LAUNCHER, "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 # The pids of processes that extras started. Each of these processes has a time limit of its own.
 OUR_PROCESSES: Final[set[int]] = set()

@@ -112,10 +112,7 @@ def new_job(
     meta: Mapping[str, str] | None = None,
     enqueued_by: str | None = None,
 ) -> NewJob:
-    """Validate the arguments of ``enqueue``, and return them as the job to insert.
-
-    Raises PayloadError or UsageError.
-    """
+    """Validate the arguments of ``enqueue``, and return the job to insert. Raises PayloadError or UsageError."""
     for what, name, fault in (
         ("job_type", job_type, type_fault(job_type)),
         ("queue", queue, name_fault(queue)),
@@ -129,10 +126,7 @@ def new_job(
         raise UsageError(f"priority {priority!r} is not a whole number from 0 (first) to 9")
     if max_attempts is not None and (type(max_attempts) is not int or not 1 <= max_attempts <= 1_000_000):
         raise UsageError(f"max_attempts {max_attempts!r} is not a whole number from 1 to 1,000,000")
-    try:
-        limit = None if timeout is None else duration(timeout)
-    except ValueError as error:
-        raise UsageError(f"timeout: {error}") from None
+    limit = None if timeout is None else span_of("timeout", timeout)
     wait = None if delay is None else delay_of(delay)
     if limit is not None and limit > LONGEST_TIMEOUT:
         raise UsageError(f"timeout {duration_text(limit)} is above {duration_text(LONGEST_TIMEOUT)}")
@@ -157,11 +151,16 @@ def new_job(
     )
 
 
-def delay_of(delay: Span) -> timedelta:
+def span_of(what: str, value: Span) -> timedelta:
+    """Return the duration *value*. Raises UsageError, which names the argument *what*."""
     try:
-        wait = duration(delay)
+        return duration(value)
     except ValueError as error:
-        raise UsageError(f"delay: {error}") from None
+        raise UsageError(f"{what}: {error}") from None
+
+
+def delay_of(delay: Span) -> timedelta:
+    wait = span_of("delay", delay)
     if abs(wait) > LONGEST_DELAY:
         raise UsageError(f"delay {wait} is longer than ten years")
     return wait

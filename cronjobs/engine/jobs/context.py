@@ -258,19 +258,12 @@ class Context:
 
 
 def not_committed(ctx: Context) -> Outcome | None:
-    """Return the outcome of a handler that called ``ctx.finish()`` and did not commit.
-
-    Return None if the handler did not call ``ctx.finish()``.
-    """
+    """Return the outcome if the handler called ``ctx.finish()`` and did not commit, or None if it did not call it."""
     return None if ctx._ending is None else ctx._ending.not_committed()
 
 
 def result_of(ctx: Context, returned: Any) -> Any:
-    """Return the job's result.
-
-    If the handler ended the job with ``ctx.transaction()``, the result is ``ctx.result``. Otherwise it is what the
-    handler *returned*.
-    """
+    """Return ``ctx.result`` if the handler ended the job with ``ctx.transaction()``, else what it *returned*."""
     return ctx.result if ctx._ending is not None and ctx._ending.committed else returned
 
 

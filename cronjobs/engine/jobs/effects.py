@@ -143,10 +143,7 @@ class Ledger:
         self._open: set[str] = set()
 
     def open(self, key: str) -> None:
-        """Reserve *key* for one block of this attempt.
-
-        Two open blocks with the same key would share one row of the ledger.
-        """
+        """Reserve *key* for one block of this attempt. Two open blocks with one key would share a row of the ledger."""
         with self._lock:
             if key in self._open:
                 raise UsageError(f"the effect {key} is already open in this attempt: give each effect its own key")
@@ -255,10 +252,7 @@ class Ledger:
             raise LeaseLost(f"{self._whose()} lost its lease, but the effect {key} is recorded as done")
 
     def withdraw(self, key: str) -> None:
-        """Delete the record that the effect was begun.
-
-        If the database fails, the effect stays unknown, which is safe.
-        """
+        """Delete the record that the effect was begun. If the database fails, it stays unknown, which is safe."""
         try:
             self._persist(lambda connection: store.withdraw(connection, key, self.lease), LEAST_PATIENCE_S)
         except DatabaseError as error:

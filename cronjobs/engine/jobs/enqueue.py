@@ -25,6 +25,7 @@ from cronjobs.engine.jobs.checking import (
     new_job,
     no_such_argument,
     require_target,
+    span_of,
 )
 from cronjobs.engine.jobs.insertion import (
     Inserted,
@@ -38,12 +39,10 @@ from cronjobs.engine.store.enqueue import NewJob, row_of
 from cronjobs.engine.store.queues import count_full
 from cronjobs.engine.store.sql import json_text
 from cronjobs.errors import PayloadError, QueueFull, UsageError
-from cronjobs.model import Status, duration, duration_text
+from cronjobs.model import Status, duration_text
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session
-
-__all__ = ["OnConflict"]
 
 # If the queue is full, a call waits at most this long for room, unless it passes ``wait``.
 WAIT: Final = timedelta(seconds=30)
@@ -263,10 +262,7 @@ def _require(target: object, called: str, job_type: object, schema: object) -> N
 
 
 def _encoded(job_type: str, payload: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Encode the payload if its handler is registered in this process.
-
-    A payload that is not a mapping is returned unchanged, and check_payload refuses it later.
-    """
+    """Encode the payload if its handler is registered here. Non-mappings pass through; check_payload refuses them."""
     if payload is None:
         payload = {}
     # Compare the type first, because isinstance() with an abstract class is slow.
@@ -397,10 +393,7 @@ def _patience(wait: Span | None, *, in_own_transaction: bool) -> RoomWait:
                 "wait= needs an Engine: your own transaction would stay open, and keep its locks, while the call waits"
             )
         return RoomWait(None)
-    try:
-        limit = WAIT if wait is None else duration(wait)
-    except ValueError as error:
-        raise UsageError(f"wait: {error}") from None
+    limit = WAIT if wait is None else span_of("wait", wait)
     if not timedelta(0) <= limit <= LONGEST_WAIT:
         raise UsageError(f"wait {duration_text(limit)} is not between 0s and {duration_text(LONGEST_WAIT)}")
     return RoomWait(limit)

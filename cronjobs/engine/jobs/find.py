@@ -215,10 +215,7 @@ class _Waiting:
 
 
 def job_name(id_: int | None, key: Key | None) -> JobName:
-    """Return the job's name, made from its id or its key.
-
-    Raises UsageError unless exactly one of id and key is given.
-    """
+    """Return the name of the job with this id or key. Raises UsageError unless exactly one of them is given."""
     if (id_ is None) == (key is None):
         raise UsageError("name one job: give either id or idempotency_key")
     if key is not None:

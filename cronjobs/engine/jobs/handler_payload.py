@@ -88,10 +88,7 @@ class HandlerPayload:
         return f"the annotations of its handler need pydantic 2.7 or newer ({names}): pip install 'cronjobs[types]'"
 
     def takes_names(self, names: Set[str]) -> bool:
-        """Return whether a payload with these *names* certainly fits by name.
-
-        If False, the signature must be checked.
-        """
+        """Return whether a payload with these *names* certainly fits by name. If not, check the signature."""
         return self._rest is None and names <= self._checks.keys() and self._required <= names
 
     def first_unknown(self, names: Iterable[str]) -> str:
@@ -102,10 +99,7 @@ class HandlerPayload:
         return "" if self._rest is not None else next((name for name in names if name not in self._checks), "")
 
     def takes_as_it_is(self, payload: Mapping[str, Any]) -> bool:
-        """Return True if all names fit, and if the class of each value is enough to know that the value fits.
-
-        This check is a fast path for most payloads. False means that the slower checks must decide.
-        """
+        """Return whether the names and the classes of the values alone show that all fit. This is a fast path."""
         plain = self._plain
         for name, value in payload.items():
             if value.__class__ not in plain.get(name, _NOTHING):

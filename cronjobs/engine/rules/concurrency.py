@@ -1,4 +1,4 @@
-"""Apply the file's ``limits:`` on the jobs that run at once, by concurrency key, to due jobs. Pure.
+"""Apply the file's ``limits:`` to due jobs: how many jobs of a concurrency key may run at once. Pure.
 
 (For options that restrict one tick, such as ``--queue``, see ``tick.result.TickFilter``.)
 """

@@ -222,10 +222,7 @@ class _Extra:
         return done
 
     def wait(self, done: threading.Event, until: float | None) -> None:
-        """Wait for a call until the instant *until*.
-
-        If *until* is None, wait for the part of the two seconds (WAIT_S) that is left.
-        """
+        """Wait for a call until the instant *until* or, if that is None, for what is left of WAIT_S."""
         began = SYSTEM.monotonic()
         if not done.wait(max(0.0, self._left_s if until is None else until - began)):
             self._given_up = True

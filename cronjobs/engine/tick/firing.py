@@ -20,10 +20,7 @@ from cronjobs.errors import DatabaseBusy
 
 @dataclass
 class Firing:
-    """The schedule steps of one tick.
-
-    ``verdict`` says whether the tick has to apply its file. ``applied`` is True if the tick has applied it.
-    """
+    """The schedule steps of one tick. ``verdict`` says whether to apply its file, and ``applied`` whether it did so."""
 
     tick: TickContext
     verdict: Verdict = "leave"
@@ -35,10 +32,7 @@ class Firing:
             self.verdict = judge_file(connection, seen, tick.settings, host=tick.identity.host)
 
     def skip_runs_of_cron(self) -> None:
-        """Make the schedules in ``run_by_cron`` begin now, and clear that list.
-
-        No schedule may fire before this call has succeeded.
-        """
+        """Make the schedules in ``run_by_cron`` begin now, and clear that list. Until then, no schedule may fire."""
         from cronjobs.engine.schedules.materialise import take_over
 
         wanted = [each for name in self.tick.run_by_cron if (each := self.tick.settings.schedules.get(name))]

@@ -196,10 +196,7 @@ class Foreground:
         return RunResult(self._job, decided, self._signal if self._was_stopped else None)
 
     def _keep(self) -> None:
-        """Renew the job's lease until the job has ended, and then record its end.
-
-        This method runs in the second thread. The job itself runs in the main thread.
-        """
+        """Renew the job's lease until the job has ended, and then record its end. This runs in the second thread."""
         self._loop.run()
         if self._ended:
             self._loop.finish()
@@ -249,10 +246,7 @@ class Foreground:
         return finished._replace(outcome=self._by_a_person(finished.outcome), output=text)
 
     def _by_a_person(self, outcome: Outcome) -> Outcome:
-        """Return the outcome to record for a run that a person watched, and may have stopped.
-
-        *outcome* is the outcome with which the run ended.
-        """
+        """Return the outcome to record for a run that ended with *outcome*, and that a person may have stopped."""
         self._was_stopped = self._is_stop(outcome)
         if self._was_stopped:
             number = signal.Signals(self._signal or signal.SIGINT)

@@ -1,6 +1,6 @@
 """Deal with handlers in threads that run past their timeout, or past the end of the tick. A thread cannot be killed.
 
-So record the attempt and ask it to stop, but let it keep its worker, its row and its lease. When no other job can
+So record the attempt and ask it to stop, while it keeps its worker, its row and its lease. When no other job can
 start, the loop ends (``pacing``) and cuts the leases of such attempts to 2 s (``loop``). The process exits before these
 leases end (``command.leaving``). A handler in its own process is killed by ``execution.process``.
 """
@@ -38,10 +38,7 @@ class HungHandlers:
     secrets_of: Callable[[Job], frozenset[str]]
 
     def note_overdue(self) -> None:
-        """Record attempts whose thread has run past its timeout, and ask them to stop.
-
-        Such attempts keep their worker, their row and their lease.
-        """
+        """Record attempts whose thread has run past its timeout, and ask them to stop."""
         if not self._overdue():
             return
         # Collect the ends first, because an attempt that ended during a slow turn is not overdue.

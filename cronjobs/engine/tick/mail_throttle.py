@@ -20,8 +20,7 @@ from cronjobs.model import rough
 from cronjobs.text import one_line
 
 CAUSES_KEPT: Final = 500
-# A line that is kept for the next tick has at most this many characters.
-WORD: Final = 4000
+LONGEST_MESSAGE: Final = 4000  # in characters; for the next tick
 
 # What a cause may be about (*about*).
 CODE: Final = "code"
@@ -245,7 +244,7 @@ def _is_sound(entry: Any) -> bool:
 
 def leave_message(config: Path, line: str) -> None:
     """Keep *line* for the next tick of *config* to print, because nobody reads the output of this process."""
-    State().append(messages_name(config), one_line(line, WORD) + "\n")
+    State().append(messages_name(config), one_line(line, LONGEST_MESSAGE) + "\n")
 
 
 def leave_death(config: Path, whose: str, event: events.Event) -> None:

@@ -9,7 +9,7 @@ from itertools import islice, starmap
 from typing import TYPE_CHECKING, Any, Final
 
 from cronjobs import masking
-from cronjobs.engine.probe import idle_conditions as question
+from cronjobs.engine.probe.idle_conditions import NOTHING_DUE as NOTHING_DUE
 from cronjobs.errors import EX_SOFTWARE
 from cronjobs.model import Interrupted, Released, Status, TimedOut
 from cronjobs.text import one_line
@@ -17,7 +17,6 @@ from cronjobs.text import one_line
 if TYPE_CHECKING:
     from cronjobs.engine.rules.ending import Decided
 
-NOTHING_DUE: Final = question.NOTHING_DUE
 NOTHING_ELSE_DUE: Final = "nothing else is due"
 NOT_LOADED: Final = "not loaded"
 

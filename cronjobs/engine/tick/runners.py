@@ -25,7 +25,7 @@ class Runners:
 def sort_runners(holders: Mapping[str, float | None], here: Identity) -> Runners:
     """Sort the lease holders of this host into dead and working runners.
 
-    *holders* contains, by ``locked_by``, the highest age that the process of the runner can reach, or None if unknown.
+    *holders* maps each ``locked_by`` to how old the runner's process can get, or to None if that is unknown.
 
     When a clock steps forward or a machine resumes, leases of live processes expire. So a runner keeps its leases if it
     is certainly alive, is not stopped, and is not older than its own limit, because such a runner will renew them soon.
