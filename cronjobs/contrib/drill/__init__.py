@@ -1,7 +1,4 @@
-"""The release drill.
-
-It runs real ticks against a real mail server, kills and freezes ticks, and judges by the mails that arrived.
-"""
+"""The release drill: run real ticks against a real mail server, kill and freeze them, and judge by the mails."""
 
 from __future__ import annotations
 
@@ -41,11 +38,11 @@ def drill(
     tell: Callable[[Check], None],
     note: Callable[[str], None],
 ) -> Drilled:
-    """Run one form of the drill in its own schema of the PostgreSQL database at *url*.
+    """Run one form of the drill in its own schema of the PostgreSQL database at *url*, or if None in a SQLite file.
 
-    If *url* is None, the drill uses its own SQLite file. The drill calls *say* with its progress, *tell* with each
-    check, and *note* with what it could not clean up. If *keep* is given, the drill leaves its stage in place and calls
-    *keep* with it. Raises MailServerMissing, SchemaRefusedError or another DatabaseError.
+    The drill calls *say* with its progress, *tell* with each check, and *note* with what it could not clean up. If
+    *keep* is given, the drill leaves its stage in place and calls *keep* with it. Raises MailServerMissing,
+    SchemaRefusedError or another DatabaseError.
     """
     began, planned = SYSTEM.monotonic(), plan(receipts)
     with (

@@ -1,4 +1,4 @@
-"""The drill's checks. Each check is a pure function that makes a Check from the numbers that the drill counted."""
+"""The drill's checks: pure functions, each of which makes a Check from the numbers that the drill counted."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, Final
 from cronjobs.contrib.drill.plan import PASSES_BY_ITSELF, Mishap, Planned, numbers_of
 from cronjobs.contrib.drill.server import ReceivedMail, Try
 
-SLACK_S: Final = 1.0  # work that is stopped may run this many seconds longer than its timeout and grace
-SHORTEST_PAUSE_S: Final = 0.8  # seconds; the handler's delay of a second, less the greatest jitter
+SLACK_S: Final = 1.0  # stopped work may run this many seconds longer than its timeout and grace
+SHORTEST_PAUSE_S: Final = 0.8  # the handler's delay of 1 s, less the greatest jitter
 
 
 class Form(StrEnum):
@@ -47,15 +47,15 @@ class InterruptedSends:
 
 
 def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
-    """Check that the tick was ended mid-run, and left behind only what a tick that ends in this way may leave."""
+    """Check that the drill ended the tick mid-run, and that the tick left only what such a tick may leave."""
     in_midrun = seen.mails > 0 and seen.waiting > 0
     if form is Form.SIGTERM:
         clean = seen.code == 128 + signal.SIGTERM and not seen.leases and not seen.unrecorded
         held = in_midrun and clean and seen.took_s <= grace_s + SLACK_S
         how = f"SIGTERM mid-run: the tick ended with {seen.code} after {seen.took_s:.1f} s"
     else:
-        # A kill in the middle of the work leaves a lease and an unrecorded mail. If either is missing, the kill came at
-        # another moment and proves nothing.
+        # A kill in the middle of the work leaves a lease and an unrecorded mail. Without both, the kill came at another
+        # moment, and proves nothing.
         held = in_midrun and seen.code == -signal.SIGKILL and seen.leases > 0 and seen.unrecorded > 0
         how = (
             "kill -9 mid-run, after the mail server accepted a mail and before the job recorded it: the tick exited "
@@ -70,7 +70,7 @@ def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
 
 @dataclass(frozen=True)
 class Woken:
-    """A runner that was frozen until its lease had expired: its jobs, and what the runner did after it woke."""
+    """A runner that was frozen until its lease had expired: its jobs, and what it did after it woke."""
 
     held: int  # number of jobs that the runner had when it was frozen
     taken: int  # number of those jobs that other ticks took while the runner was frozen
@@ -92,11 +92,7 @@ def woken(seen: Woken) -> Check:
 
 @dataclass(frozen=True)
 class Stopped:
-    """Work that had to be stopped.
-
-    The fields say how long the work ran, how long it was allowed to run, whether its process is alive, and the job's
-    status.
-    """
+    """Work that had to be stopped: how long it ran and was allowed to, whether its process lives, the job's status."""
 
     worked_s: float
     allowed_s: float
@@ -129,7 +125,7 @@ def _is_stopped(seen: Stopped, status: str) -> bool:
 def retried(planned: Mapping[int, Planned], tries: Sequence[Try], apart: Collection[int]) -> Check:
     """Check that jobs with a temporary failure were retried after a delay, and only until they succeeded.
 
-    *apart* lists the receipts to ignore, because their runner died.
+    Ignore the receipts in *apart*, whose runner died.
     """
     alone = numbers_of(planned, *PASSES_BY_ITSELF) - set(apart)
     of = {receipt: [each for each in tries if each.receipt == receipt] for receipt in sorted(alone)}
@@ -156,9 +152,7 @@ class Dead:
 def listed(
     planned: Mapping[int, Planned], dead: Sequence[Dead], tries: Sequence[Try], lost: Counter[int], open_ends: int
 ) -> Check:
-    """Check that the dead jobs are exactly the jobs that need a person.
-
-    Each must have died after one try, and must be listed with the reason.
+    """Check that exactly the jobs that need a person are dead, each after one try, and listed with the reason.
 
     *tries* holds all tries so far. *lost* counts, for each receipt, the attempts that died with their runner.
     *open_ends* is the number of effects that were begun and never recorded.
@@ -189,8 +183,8 @@ class SettledEffects:
 
     found: int  # number of uncertain mails that are in the mailbox
     not_found: int
-    retried: int  # jobs
-    dead: int  # jobs that are still dead
+    retried: int  # number of jobs that the operator retried
+    dead: int  # number of jobs that are still dead
 
 
 def repaired(seen: SettledEffects) -> Check:
@@ -203,7 +197,7 @@ def repaired(seen: SettledEffects) -> Check:
 
 @dataclass(frozen=True)
 class TickEnd:
-    """The end of a tick that the drill had not interrupted: the exit code and the output."""
+    """The end of a tick that the drill did not interrupt."""
 
     code: int | None
     out: str
@@ -211,11 +205,9 @@ class TickEnd:
 
 
 def told(ticks: Sequence[TickEnd]) -> Check:
-    """Check what ticks printed.
+    """Check that a tick in which a job died reports the death and exits with 1, and that other ticks are silent.
 
-    A tick in which a job died must report the death and exit with 1. Other ticks must be silent.
-
-    Ticks report deaths with the same cause only once an hour, so a later tick with exit code 1 may be silent.
+    Ticks report deaths of the same cause only once an hour, so a later tick with exit code 1 may be silent.
     """
     deaths = [tick for tick in ticks if tick.code == 1 and " dead" in tick.err]
     after = ticks[ticks.index(deaths[0]) :] if deaths else []

@@ -99,10 +99,7 @@ def drill(
 
 
 def _postgresql_url(source: Source) -> str | None:
-    """Return the user's database URL if it is PostgreSQL, else None.
-
-    With None, the drill creates its own SQLite file.
-    """
+    """Return the user's database URL if it is PostgreSQL, else None, for a SQLite file of the drill's own."""
     url = source.given("database_url") or os.environ.get("CRONJOBS_DATABASE_URL")
     named = source.given("config") or os.environ.get("CRONJOBS_CONFIG")
     if url is None and (named or Path("cronjobs.yaml").exists()):
@@ -115,10 +112,7 @@ def _where(url: str | None) -> str:
 
 
 class _Printer:
-    """Prints each check when it finishes.
-
-    On a terminal, also prints the progress between checks. With --json, prints nothing.
-    """
+    """Prints each check, and on a terminal the progress between checks. With --json, prints nothing."""
 
     def __init__(self, as_json: bool) -> None:
         self._silent = as_json

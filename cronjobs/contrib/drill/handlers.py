@@ -1,7 +1,6 @@
-"""The handlers of ``cronjobs drill``. They are also an example of how to send an email that must not go out twice.
+"""The handlers of ``cronjobs drill``, and an example of how to send an email that must not go out twice.
 
-The drill copies this file into its folder. The last two handlers misbehave on purpose, for the
-drill only.
+The drill copies this file into its folder. The last two handlers misbehave on purpose, for the drill only.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ def send_receipt(ctx: Context, receipt: int) -> dict[str, str]:
     with ctx.effect(("receipt", receipt), on_unknown="stop") as effect:
         if not effect.done:
             effect.result = hand_over(receipt_mail(receipt, effect.key), effect, min(PATIENCE_S, ctx.remaining_s))
-    # The result is None if an attempt got no answer from the server, and a person then found the mail and settled the
-    # effect.
+    # The result is None if the server gave no answer, and a person then found the mail and settled the effect.
     return effect.result or {"answer": "settled by hand"}
 
 
@@ -42,26 +40,23 @@ def receipt_mail(receipt: int, key: str) -> EmailMessage:
     mail["From"] = "shop@drill.example"
     mail["To"] = f"customer-{receipt}@drill.example"
     mail["Subject"] = f"Your receipt {receipt}"
-    # Derive the Message-ID from the key, so that it is the same in every attempt. A person can then find the mail by
-    # its Message-ID, and mail servers and clients can detect a duplicate.
+    # The key makes the Message-ID the same in every attempt. So a person can find the mail by it, and mail servers and
+    # clients can detect a duplicate.
     mail["Message-ID"] = f"<{key.replace(':', '.')}@drill.example>"
     mail.set_content(f"Thank you. This is receipt {receipt}.")
     return mail
 
 
 def hand_over(mail: EmailMessage, effect: Effect, patience_s: float) -> dict[str, str]:
-    """Send *mail* and return the server's answer.
+    """Send *mail* and return the server's answer. An exception says whether to retry the job or give up.
 
-    If this fails, the exception says whether to retry the job or give up.
-
-    If the message was not sent, or if the server refused it, nothing has happened. Then call ``effect.did_nothing()``,
-    and the next attempt starts over. If the message was sent but no answer came, the effect stays unknown, and
-    ``on_unknown`` decides what happens next.
+    If the message was not sent, or the server refused it, nothing has happened. Then ``effect.did_nothing()`` lets the
+    next attempt start over. If the message was sent but no answer came, the effect stays unknown, and ``on_unknown``
+    decides what happens next.
     """
     on_its_way = False
     try:
-        # Use closing() instead of quit(). Once the server has accepted the mail, an error in quit() must not change the
-        # result.
+        # closing() instead of quit(), whose error must not change the result once the server has accepted the mail.
         with closing(smtplib.SMTP(HOST, PORT, timeout=patience_s)) as server:
             server.ehlo_or_helo_if_needed()
             accepted(server.mail(mail["From"]))
@@ -74,7 +69,7 @@ def hand_over(mail: EmailMessage, effect: Effect, patience_s: float) -> dict[str
         if 400 <= refusal.smtp_code < 500:
             raise RetryLater(said) from refusal
         raise GiveUp(said) from refusal
-    except OSError as trouble:  # there is no connection, the connection was lost, or no answer came in time
+    except OSError as trouble:  # no connection, a lost connection, or no answer in time
         if not on_its_way:
             effect.did_nothing()
         raise RetryLater(f"the mail server: {trouble or type(trouble).__name__}") from trouble
@@ -104,15 +99,12 @@ def hang() -> NoReturn:
 
 @job("drill.endless", timeout="10m")
 def endless() -> NoReturn:
-    """Run longer than any tick, so that cronjobs runs this job in a separate process. Never check whether to stop."""
+    """Run longer than any tick, in a process of its own. Never check whether to stop."""
     work_for_ever("endless")
 
 
 def work_for_ever(name: str) -> NoReturn:
-    """Write the pid once, then a heartbeat every 50 ms.
-
-    The last heartbeat shows the drill when the work really ended.
-    """
+    """Write the pid once, then a heartbeat every 50 ms. The last one shows the drill when the work really ended."""
     (FOLDER / f"{name}.pid").write_text(f"{os.getpid()}\n")
     with (FOLDER / f"{name}.alive").open("w") as alive:
         while True:

@@ -22,10 +22,7 @@ class Mishap(StrEnum):
 
 @dataclass(frozen=True)
 class Planned:
-    """A planned failure. ``times`` tries fail, and the next try succeeds.
-
-    But a wrong address fails until the address is corrected.
-    """
+    """A planned failure: ``times`` tries fail, and the next succeeds. A wrong address fails until it is corrected."""
 
     trouble: Mishap
     times: int = 1
@@ -33,8 +30,7 @@ class Planned:
 
 PASSES_BY_ITSELF: Final = frozenset({Mishap.BUSY, Mishap.BUSY_AFTER_MESSAGE, Mishap.HANGS_UP, Mishap.SILENT})
 
-# The plan uses these failures in this order, again and again. So even a drill with few receipts has the first failures
-# of the list.
+# The plan repeats this list. Even a drill with few receipts has the first failures.
 MIX: Final = (
     Planned(Mishap.NO_SUCH_ADDRESS),
     Planned(Mishap.BUSY_AFTER_MESSAGE, 2),
@@ -62,7 +58,7 @@ QUIET_START: Final = 0.3  # this share of the receipts, at the start, does not f
 
 
 def plan(receipts: int) -> dict[int, Planned]:
-    """Map the number of each receipt that is to fail to its planned failure. Numbers begin at 1."""
+    """Map the numbers of the receipts that will fail to their planned failures. Numbers begin at 1."""
     forced = receipts // FORCED_SHARE
     first = quiet_start(receipts) + 1
     room = receipts - first + 1

@@ -30,14 +30,13 @@ from cronjobs.contrib.drill.stage import (
 from cronjobs.contrib.drill.statements import RECEIPT
 from cronjobs.engine.store.enqueue import job_status
 
-# Interrupt a runner when the server has accepted this many of its mails but has not yet answered.
+# Interrupt a runner when the server has accepted this many of its mails without an answer yet.
 CAUGHT: Final = 2
-# Seconds from SIGTERM to the mail server's answer. A runner that does not wait for the answer has exited by then.
+# Seconds from SIGTERM to the mail server's answer. A runner that did not wait for the answer would have exited by then.
 ANSWER_DELAY_S: Final = 0.5
 TERM_TO_KILL_S: Final = 2.0  # seconds from SIGTERM to SIGKILL
 HANG_TIMEOUTS_S: Final = (2.0, 4.0, 8.0)
-# The operator lists, settles and retries in at most this many rounds. One round is enough if no runner dies in between.
-ROUNDS: Final = 5
+ROUNDS: Final = 5  # of repairs by the operator, at most; one is enough if no runner dies in between
 WAITS: Final = ("queued", "failed", "running")
 
 
@@ -56,7 +55,6 @@ class DrillRun:
     undisturbed: list[StagedTick] = field(default_factory=list)
 
     def play(self) -> list[Check]:
-        """Run all scenes. Return all checks."""
         try:
             self.enqueue()
             self.interrupt()
@@ -79,7 +77,7 @@ class DrillRun:
         self.say(f"{self.receipts} receipts enqueued; {len(self.planned)} of them are planned to fail")
 
     def interrupt(self) -> None:
-        """End a tick at the worst moment, when it has sent its mails but has no answer from the server yet."""
+        """End a tick at the worst moment: it has sent its mails, and has no answer from the server yet."""
         self.server.hold(after=max(1, quiet_start(self.receipts) - WORKERS))
         tick = self._start_and_catch()
         signalled = SYSTEM.monotonic()
@@ -116,10 +114,7 @@ class DrillRun:
         return tick, held
 
     def stop_work(self) -> None:
-        """Run a job that hangs and a job that is cancelled. Check that the code of both jobs really stops.
-
-        It is not enough that the jobs' rows change.
-        """
+        """Check that the code of a hanging job and of a cancelled job really stops, not only that their rows change."""
         long_id = self.stage.enqueue("drill.endless")
         self._hang()
         endless = self._pid("endless")
@@ -135,7 +130,7 @@ class DrillRun:
         self._note(checks.cancelled(seen, outlived))
 
     def _hang(self) -> None:
-        """Run the hanging job. If a busy machine takes the whole timeout to start its process, try a longer timeout."""
+        """Run the hanging job. If a busy machine needs the whole timeout to start its process, try a longer timeout."""
         for timeout_s in HANG_TIMEOUTS_S:
             job_id = self.stage.enqueue("drill.hang", timeout_s=timeout_s)
             self._tick()
@@ -178,9 +173,8 @@ class DrillRun:
         until(is_done, "to run everything that waits", within_s=PATIENCE_S + self.receipts)
 
     def fail_for_now(self) -> None:
-        """Check the automatic retries. Do so before the operator retries jobs."""
-        lost = self._lost()
-        self._note(checks.retried(self.planned, list(self.server.tries), lost.keys()))
+        """Check the automatic retries, before the operator retries jobs."""
+        self._note(checks.retried(self.planned, list(self.server.tries), self._lost()))
 
     def look_after(self) -> None:
         """Do an operator's morning work on the dead jobs: list them, correct the causes, and retry the jobs."""
@@ -232,7 +226,7 @@ class DrillRun:
         self.undisturbed.append(self.stage.tick())
 
     def _start_and_catch(self) -> StagedTick:
-        """Start a tick. Return the tick once the server has accepted some of its mails but has not answered yet."""
+        """Start a tick. Return it once the server has accepted some of its mails, and has not answered yet."""
         tick = self.stage.start()
 
         def is_caught() -> bool:

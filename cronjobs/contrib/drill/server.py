@@ -1,6 +1,6 @@
-"""A real SMTP server in this process. It fails as planned, and keeps the mails that it accepted.
+"""A real SMTP server in this process, which fails as planned, and keeps the mails that it accepted.
 
-The drill judges by the mails that arrived at this server, not by rows in the database. Only this module uses aiosmtpd.
+The drill judges by these mails, not by rows in the database. Only this module uses aiosmtpd.
 """
 
 from __future__ import annotations
@@ -33,10 +33,7 @@ class MailServerMissing(CronjobsError):
 
 @dataclass(frozen=True)
 class Try:
-    """One try to send a receipt to the server, at the monotonic instant ``at``.
-
-    ``met`` is how the try failed, or None if the server accepted the mail.
-    """
+    """A try to send a receipt, at the monotonic instant ``at``. ``met`` is how it failed, or None if it succeeded."""
 
     receipt: int
     met: Mishap | None
@@ -82,7 +79,7 @@ class MailServer:
 
     def __enter__(self) -> MailServer:
         self._controller = _controller(self)
-        # aiosmtpd logs clients that vanish, but the drill's clients vanish on purpose.
+        # aiosmtpd logs clients that vanish, which the drill's clients do on purpose.
         logging.getLogger("mail.log").setLevel(logging.CRITICAL + 1)
         self._controller.start()
         return self
@@ -114,8 +111,7 @@ class MailServer:
                 return self._hang_up(server)
             case Mishap.SILENT as met:
                 self._note(receipt, met)
-                # The sender gives up long before, and this wait ends when the sender hangs up.
-                await asyncio.sleep(3600)
+                await asyncio.sleep(3600)  # until the sender gives up and hangs up
         envelope.rcpt_tos.append(address)
         return "250 2.1.5 OK"
 
@@ -146,7 +142,7 @@ class MailServer:
         try:
             while self.hold_after is not None:
                 await asyncio.sleep(POLL_S)
-        finally:  # this also runs if the sender was killed and aiosmtpd cancelled this callback
+        finally:  # aiosmtpd cancels this callback if the sender was killed
             self.waiting_for_answer -= 1
 
     def _meets(self, receipt: int) -> Mishap | None:
@@ -159,7 +155,7 @@ class MailServer:
     @staticmethod
     def _hang_up(server: Any) -> str:
         server.transport.abort()
-        return "421 4.4.2 gone"  # the connection is gone, so nobody reads this answer
+        return "421 4.4.2 gone"  # nobody reads this answer
 
 
 def _controller(server: MailServer) -> Any:
@@ -172,7 +168,7 @@ def _controller(server: MailServer) -> Any:
     class OnFreePort(Controller):
         def _trigger_server(self) -> None:
             server: Any = self.server
-            # Read the real port from the socket. We asked for port 0, which means any free port.
+            # We asked for port 0, which means any free port. The socket knows which.
             self.port = server.sockets[0].getsockname()[1]
             super()._trigger_server()  # type: ignore[no-untyped-call]
 

@@ -1,4 +1,4 @@
-"""Build the stage of a drill: its folder and its schema. Afterwards, remove the stage and end its processes."""
+"""Build the stage of a drill, its folder and its schema. Afterwards, end its processes and remove it."""
 
 from __future__ import annotations
 
@@ -52,9 +52,8 @@ class SchemaRefusedError(DatabaseError):
 def stage(url: str | None, port: int, note: Callable[[str], None]) -> Iterator[Stage]:
     """Yield a stage in its own schema of the PostgreSQL database at *url*, or on a SQLite file if *url* is None.
 
-    The mail server listens on *port*. If the stage's ``keep`` is not set, everything is removed afterwards, even after
-    Ctrl-C. *note* is called with each thing that could not be removed. Raises SchemaRefusedError, or another
-    DatabaseError.
+    The mail server listens on *port*. Unless the stage's ``keep`` is set, remove everything afterwards, even after
+    Ctrl-C, and call *note* with each thing that cannot be removed. Raises SchemaRefusedError or another DatabaseError.
     """
     folder = Path(tempfile.mkdtemp(prefix="cronjobs-drill-"))
     made: Stage | None = None
@@ -63,8 +62,7 @@ def stage(url: str | None, port: int, note: Callable[[str], None]) -> Iterator[S
         _make_tables(made)
         yield made
     finally:
-        # Ignore signals during the cleanup. The cleanup takes only seconds, and it frees space on the user's disk and
-        # server.
+        # The cleanup takes only seconds, and frees the user's disk and server, so no signal interrupts it.
         with signals_handled_by(signal.SIG_IGN):
             if made is not None:
                 _clear(made, note)
@@ -81,8 +79,7 @@ def _stage(folder: Path, url: str | None, port: int) -> Stage:
     )
     env = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(folder), MARK_VARIABLE: secrets.token_hex(8)}
     if url is not None:
-        # "ps" shows arguments to everyone, so never pass the URL as an argument. Also pass on the PG… variables,
-        # because the driver may need them to complete the URL.
+        # Not as an argument, which "ps" shows to everyone. The driver may need PG… variables to complete the URL.
         env |= {URL_VARIABLE: url, **{name: value for name, value in os.environ.items() if name.startswith("PG")}}
     if "PYTHONPATH" in os.environ:
         env["PYTHONPATH"] = os.environ["PYTHONPATH"]  # so that ticks run the same code as this process
@@ -91,7 +88,7 @@ def _stage(folder: Path, url: str | None, port: int) -> Stage:
 
 
 def _make_tables(made: Stage) -> None:
-    # If the server is unreachable, fail before may_have_schema is set, because then there is no schema to drop.
+    # On an unreachable server, fail before may_have_schema is set: there is no schema to drop.
     with made.database.read():
         made.may_have_schema = made.schema is not None
     try:

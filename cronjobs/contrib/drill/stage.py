@@ -28,27 +28,23 @@ T = TypeVar("T")
 
 WORKERS: Final = 3
 BUDGET_S: Final = 20
-# The lease is short, because the drill waits for leases to expire. The lease is not shorter, because a busy machine
-# needs a few seconds to renew a lease.
+# Short, because the drill waits for leases to expire, but long enough for a busy machine to renew a lease in time.
 LEASE_S: Final = 6
 SHUTDOWN_GRACE_S: Final = 5
 
 MARK_VARIABLE: Final = "CRONJOBS_DRILL"  # every process of this drill has this variable in its environment
 
 POLL_S: Final = 0.02
-PATIENCE_S: Final = 60.0  # how many seconds to wait for an event that must happen even on a busy machine
+PATIENCE_S: Final = 60.0  # how long to wait for what must happen even on a busy machine
 AT_ONCE_S: Final = 0.5  # an operation that no lock blocks starts within this many seconds
 
 
 class StuckError(CronjobsError):
-    """Something that the drill waited for did not happen. This is a result of the drill, not a bug in it."""
+    """The drill waited in vain. This is a result of the drill, not a bug in it."""
 
 
 def until(condition: Callable[[], object], what: str, within_s: float = PATIENCE_S) -> None:
-    """Wait for *condition*.
-
-    If *condition* does not become true in time, raise StuckError. The error's text says *what* did not happen.
-    """
+    """Wait until *condition* is true. Raises StuckError, which says *what* did not happen, if it takes too long."""
     give_up_at = SYSTEM.monotonic() + within_s
     while not condition():
         if SYSTEM.monotonic() >= give_up_at:
@@ -58,10 +54,7 @@ def until(condition: Callable[[], object], what: str, within_s: float = PATIENCE
 
 @dataclass
 class StagedTick:
-    """A process of ``cronjobs run-due``.
-
-    ``code`` is the exit code as Python reports it: -9 means "killed by signal 9".
-    """
+    """A process of ``cronjobs run-due``. ``code`` is its exit code as Python reports it: -9 for killed by signal 9."""
 
     process: subprocess.Popen[bytes]
     folder: Path
@@ -93,10 +86,7 @@ class StagedTick:
 
 @dataclass
 class Stage:
-    """The stage of a drill.
-
-    The drill itself uses ``database`` only to read and enqueue. All other changes come from commands and ticks.
-    """
+    """The stage of a drill, which only reads and enqueues in ``database``. Commands and ticks do the rest."""
 
     folder: Path
     database: Database
@@ -113,7 +103,7 @@ class Stage:
     # --- ticks and commands -------------------------------------------------------------------------------------------
 
     def start(self) -> StagedTick:
-        """Start a tick as cron does: with a bare environment, in another folder, and without a terminal."""
+        """Start a tick as cron does: with a bare environment, in another folder, without a terminal."""
         name = f"tick-{len(self.ticks) + 1}"
         with (self.folder / f"{name}.out").open("wb") as out, (self.folder / f"{name}.err").open("wb") as err:
             process = subprocess.Popen(
@@ -218,7 +208,7 @@ class Stage:
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def processes(self) -> set[int]:
-        """Find this drill's processes by their environment. On other systems than Linux, find none."""
+        """Find this drill's processes by their environment. Outside Linux, find none."""
         mark = f"{MARK_VARIABLE}={self.env[MARK_VARIABLE]}".encode()
         found = set()
         for folder in Path("/proc").glob("[0-9]*"):
@@ -245,7 +235,7 @@ class Stage:
 
 def is_alive(pid: int) -> bool:
     if Path("/proc/self/stat").exists():
-        return process_started(pid) is not None  # process_started returns None for a zombie, which is not alive
+        return process_started(pid) is not None  # None for a zombie
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

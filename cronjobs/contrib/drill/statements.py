@@ -1,4 +1,4 @@
-"""The drill's own SQL, which reads the tables and drops the drill's schema."""
+"""The SQL of the drill, which reads the tables and drops the drill's schema."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def lost(connection: Connection) -> list[Any]:
 
 
 def everything(connection: Connection) -> set[tuple[Any, ...]]:
-    """Return all rows that a runner could change, so that callers can compare the rows before and after an event."""
+    """Return all rows that a runner could change, to compare them before and after an event."""
     return {
         *_rows(connection, f"SELECT 'job', id, status, attempts, failures, losses, locked_by, run_at FROM {JOBS}"),
         *_rows(connection, f"SELECT 'run', job_id, attempt, outcome, finished_at, error FROM {JOB_RUNS}"),
