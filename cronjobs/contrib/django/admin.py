@@ -37,18 +37,17 @@ from cronjobs.engine.jobs.job_types import assembled
 from cronjobs.engine.store import operating
 from cronjobs.engine.store.operating import BATCH, Changed, OperatorAction
 from cronjobs.errors import ConfigError, Problem
-from cronjobs.masking import named_secrets
 from cronjobs.text import clean, one_line, visible
 
 MOST_COUNTED: Final = 10_000  # lists stop counting at this many rows, because counting ten million rows takes seconds
 RECENT: Final = 1000  # filters offer the types and queues of this many newest jobs
 ATTEMPTS: Final = 20
-STOPPED_SHOWN: Final = 5  # say for this many jobs which effect has stopped them, and count the rest
+STOPPED_SHOWN: Final = 5  # name the effect that has stopped a job for this many jobs, and count the rest
 LONGEST: Final = 20_000  # a longer value is cut to this many characters
 
 
-if admin.site.index_template is None:  # if the site has its own template, keep it
-    # This template is admin/index.html with a link to the pages.
+if admin.site.index_template is None:  # keep a template of the site's own
+    # admin/index.html with a link to the pages
     admin.site.index_template = "cronjobs/admin_index.html"
 
 
@@ -61,7 +60,7 @@ class CappedPaginator(Paginator):
 
 
 class RecentFilter(admin.SimpleListFilter):
-    """Filters by the value of a column. The user chooses from the values that the newest jobs have."""
+    """Filters by a column. The user chooses from the values that the newest jobs have."""
 
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
         recent = JobModel.objects.order_by("-id").values_list(self.parameter_name, flat=True)[:RECENT]
@@ -86,12 +85,12 @@ class QueueFilter(RecentFilter):
 
 
 def _text(value: Any) -> str:
-    """Make stored text safe to show: mask secrets, and escape control characters and bidirectional overrides."""
+    """Make stored text safe to show: mask secrets, escape control characters and bidirectional overrides."""
     return visible(masking.hide(str(value or "")))
 
 
 def _column(name: str) -> Callable[[Any, Any], str]:
-    """Make a column that shows the text of field *name*. ``_text`` makes the text safe to show."""
+    """Make a column that shows the field *name* through ``_text``."""
 
     @admin.display(description=name.replace("_", " "))
     def shown(_admin: Any, row: Any) -> str:
@@ -101,13 +100,13 @@ def _column(name: str) -> Callable[[Any, Any], str]:
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
-    """Shows rows read-only. Users with the change permission get actions."""
+    """Shows rows read-only, with actions for users who have the change permission."""
 
     paginator = CappedPaginator
     show_full_result_count = False
 
     def get_queryset(self, request: Any) -> Any:
-        _configuration()  # load the configuration, so that its secrets are masked
+        _configuration()  # masks its secrets from now on
         return super().get_queryset(request)
 
     def has_add_permission(self, request: Any) -> bool:
@@ -134,7 +133,7 @@ class JobAdmin(ReadOnlyAdmin):
     actions = ("retry", "cancel")
 
     def get_queryset(self, request: Any) -> Any:
-        """Defer the JSON columns, because they may be large, and a list does not show them."""
+        """Defer the JSON columns, which may be large, and which no list shows."""
         return super().get_queryset(request).defer("payload", "meta", "result")
 
     fields = (
@@ -212,10 +211,7 @@ class JobAdmin(ReadOnlyAdmin):
         self._act(request, queryset, "cancel", operating.cancel, "cancelled")
 
     def _act(self, request: Any, queryset: Any, name: str, write: Callable[..., Changed], done: str) -> None:
-        """Change the chosen jobs in short transactions, so that ticks wait only briefly.
-
-        The audit trail names the user.
-        """
+        """Change the chosen jobs in short transactions, for which ticks wait only briefly, in the user's name."""
         actor = one_line(clean(request.user.get_username()), 200)
         act = OperatorAction(name, actor, Identity.here().host, None)
         chosen = list(queryset.order_by("id").values_list("id", flat=True))
@@ -234,12 +230,10 @@ class JobAdmin(ReadOnlyAdmin):
             changed, asked = changed + len(found.done), asked + len(found.asked)
         left = len(chosen) - changed - asked - len(stopped)
         words = [f"{changed} {done}"]
-        words += [f"{asked} running and asked to stop"] if asked else []
-        words += (
-            [f"{left} unchanged: their status does not allow this, or another transaction has locked them"]
-            if left
-            else []
-        )
+        if asked:
+            words.append(f"{asked} running and asked to stop")
+        if left:
+            words.append(f"{left} unchanged: their status does not allow this, or another transaction has locked them")
         words += [
             f'job {job_id} unchanged: {SETTLE_FIRST}: find out, then type "{settling(key)}" (or not-done)'
             for job_id, key in [*stopped.items()][:STOPPED_SHOWN]
@@ -303,15 +297,12 @@ def _json(value: Any) -> str:
 
 
 def _configuration() -> Settings:
-    """Return the project's configuration, which says which payloads the admin may show.
-
-    If the file is unreadable, return settings that show no payload.
-    """
+    """Return the project's configuration. If the file is unreadable, return settings that show no payload."""
     file = config_file(settings)
     try:
         found = load(file, environ=os.environ, need_database=False, only_database=True)
-    except ConfigError as error:  # "cronjobs check" reports the fault; show no payloads until then
+    except ConfigError as error:  # "cronjobs check" reports the fault
         place = (file or Path("cronjobs.yaml")).absolute()
         found = Settings(place, place.parent, problems=(*error.problems, Problem(str(place), 0, 0, "job_types", "")))
-    masking.remember(found.secrets | named_secrets(os.environ))
+    masking.remember(found.secrets | masking.named_secrets(os.environ))
     return found

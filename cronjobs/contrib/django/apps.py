@@ -47,10 +47,7 @@ def modules_of_apps() -> Iterator[str]:
 
 
 def import_modules_of_apps() -> None:
-    """Import the apps' modules in a process that is not a tick.
-
-    Skip modules that fail to import, because ticks report such modules.
-    """
+    """Import the apps' modules in a process that is not a tick. Skip those that fail to import, which ticks report."""
     for module in modules_of_apps():
         with suppress(Exception):
             import_module(module)

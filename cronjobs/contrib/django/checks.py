@@ -1,4 +1,4 @@
-"""System checks for ``manage.py check``. They check the setting CRONJOBS, the databases and the pages' URL."""
+"""System checks for ``manage.py check``: the setting CRONJOBS, the databases, and the pages' URL."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ PAGES: Final = "cronjobs"  # the URL name of the pages, in urls.py
 
 @register
 def file_is_read(app_configs: Any, **_: Any) -> list[CheckWarning]:
-    """Check that the configuration file that the settings name exists and is YAML.
-
-    "cronjobs check" reports all other faults in the file.
-    """
+    """Check that the file that the settings name exists and is YAML. "cronjobs check" reports its other faults."""
     file = config_file(settings)
     if in_tests() or file is None:
         return []
@@ -72,19 +69,13 @@ def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
 
 
 def _place(address: Address) -> tuple[str, str | None]:
-    """Return the parts of an address that are the same in each way to write the address.
-
-    The host's name is left out, because a host may have several names.
-    """
+    """Return the parts of an address that have only one spelling. A host may have several names."""
     return address.url.get_backend_name(), address.url.database
 
 
 @register
 def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
-    """Check the keys of the setting ``CRONJOBS``.
-
-    Also check that the database that it names is known, is supported and accepts our migrations.
-    """
+    """Check the keys of the setting ``CRONJOBS``, and that its database is known, supported and open to migrations."""
     given = getattr(settings, "CRONJOBS", {})
     if not isinstance(given, dict):
         hint = 'CRONJOBS = {"config": BASE_DIR / "cronjobs.yaml"}'
@@ -118,10 +109,7 @@ def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
 
 @register(Tags.database)
 def no_tables_elsewhere(app_configs: Any, databases: Collection[str] | None = None, **_: Any) -> list[CheckWarning]:
-    """Check that only the jobs database has our tables.
-
-    A job that an app enqueues into another database would never run.
-    """
+    """Check that only the jobs database has our tables. A job in another database would never run."""
     jobs = alias(settings)
     return [
         CheckWarning(
@@ -137,10 +125,10 @@ def no_tables_elsewhere(app_configs: Any, databases: Collection[str] | None = No
 
 
 def _are_other_tables(connection: Any, jobs: str) -> bool:
-    """Whether *connection* finds tables of ours that are not those of the alias *jobs*."""
+    """Whether *connection* finds tables of ours, but not those of the alias *jobs*."""
     if meta.name not in connection.introspection.table_names():
         return False
-    with suppress(DatabaseError, ConnectionDoesNotExist):  # if nothing can be compared, the warning stands
+    with suppress(DatabaseError, ConnectionDoesNotExist):  # the warning stands if nothing can be compared
         return _our_tables(connection) != _our_tables(connections[jobs])
     return True
 
@@ -148,8 +136,7 @@ def _are_other_tables(connection: Any, jobs: str) -> bool:
 def _our_tables(connection: Any) -> tuple[Any, ...]:
     """Return what identifies our tables in the database of *connection*.
 
-    Several aliases may lead to the same tables, for example with another role, through a pooler or on a standby. So the
-    settings are not compared.
+    Settings do not: several aliases may lead to the same tables, with another role, through a pooler or on a standby.
     """
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
@@ -165,10 +152,7 @@ def _our_tables(connection: Any) -> tuple[Any, ...]:
 
 @register(Tags.urls)
 def pages_are_reached(app_configs: Any, **_: Any) -> list[CheckWarning]:
-    """Check that the pages' URL leads to the pages.
-
-    If the admin's URL comes first, the admin catches every URL below its own.
-    """
+    """Check that the pages' URL leads to the pages. The admin, if it comes first, catches every URL below its own."""
     if not getattr(settings, "ROOT_URLCONF", None):
         return []
     try:

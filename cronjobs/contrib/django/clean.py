@@ -16,7 +16,7 @@ from cronjobs.engine.probe.server_session import TIMEOUTS
 from cronjobs.errors import Snooze, TransactionLeftOpen
 
 ATOMIC: Final = "an atomic block that was never exited"
-# The driver's connections whose statements PostgreSQL cancels once this process has died.
+# The driver's connections whose statements PostgreSQL cancels if this process dies.
 _ENDED_WITH_US: Final = WeakSet[Any]()
 
 
@@ -29,11 +29,11 @@ class CleanConnections:
     """
 
     def __init__(self, _ctx: Context) -> None:
-        # Only a process that runs attempts has a hook, so connections in web processes are not changed.
+        # Only a process that runs attempts comes here, so connections of web processes stay as they are.
         connection_created.connect(_end_statements_of_dead_runner)
         self._here, self._there = _ThreadConnections(), _ThreadConnections()
-        # Run this handler's async ORM calls in a separate thread. Django's usual thread serves all async handlers of
-        # the process, so these handlers would share a transaction that one of them left open.
+        # A thread for this handler's async ORM calls. Django's usual thread serves all async handlers of the process,
+        # so they would share a transaction that one of them left open.
         self._thread: Any = ThreadSensitiveContext()
 
     def __enter__(self) -> None:
@@ -55,10 +55,7 @@ class CleanConnections:
 
 
 def _end_statements_of_dead_runner(connection: Any, **_: Any) -> None:
-    """Have PostgreSQL cancel what *connection* executes once this process has died.
-
-    Otherwise the statement of a killed handler would go on, and would even be committed.
-    """
+    """Have PostgreSQL cancel the statements of *connection* if this process dies, or they would even be committed."""
     if connection.vendor == "postgresql" and connection.connection not in _ENDED_WITH_US:
         # A server that cannot do this, for example on Windows, refuses the setting.
         with suppress(DatabaseError), connection.cursor() as cursor:
@@ -72,7 +69,7 @@ def _end_statements_of_dead_runner(connection: Any, **_: Any) -> None:
 def _judge(left_open: list[str], error: BaseException | None) -> None:
     if not left_open:
         return
-    if error is None or isinstance(error, Snooze):  # no error of the handler explains why the attempt fails
+    if error is None or isinstance(error, Snooze):  # the handler has no error that explains why the attempt fails
         raise TransactionLeftOpen(*left_open)
     error.add_note(str(TransactionLeftOpen(*left_open)))
 
@@ -97,10 +94,9 @@ class _ThreadConnections:
                 _end_statements_of_dead_runner(each)
 
     def end(self, *, last: bool = False) -> list[str]:
-        """Clean the connections.
+        """Clean the connections. If *last*, the thread is about to end, so close them all.
 
-        Return a text for each transaction that was left open. The text says how the transaction was begun. If *last*,
-        close all connections, because the thread is about to end.
+        Return a text for each transaction that was left open, which says how it was begun.
         """
         left_open = []
         for connection in connections.all(initialized_only=True):
@@ -114,10 +110,7 @@ class _ThreadConnections:
 
 
 def _blocks_left(connection: Any, outer: int) -> str | None:
-    """Roll back the handler's blocks inside the test's blocks. *outer* is the number of the test's blocks.
-
-    Return ATOMIC if the handler had left a block open, else None.
-    """
+    """Roll back the handler's blocks inside the test's *outer* blocks. Return ATOMIC if there were any, else None."""
     left_open = len(connection.atomic_blocks) > outer
     while len(connection.atomic_blocks) > outer:
         connection.set_rollback(True)
@@ -135,7 +128,7 @@ def _cleaned(connection: Any, *, last: bool) -> str | None:
             connection.connection.rollback()
     connection.close()
     if connection.in_atomic_block:
-        # Django still assumes that a transaction is open. So delete this connection object, and Django makes a new one.
+        # Django still assumes an open transaction. Without this connection object, it makes a new one.
         del connections[connection.alias]
     return begun_by
 

@@ -1,4 +1,4 @@
-"""Use Django's connection to the jobs database with our functions."""
+"""Django's connection to the jobs database, for our functions."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def is_jobs_database(alias: str) -> bool:
 
 
 @contextmanager
-def in_transaction(alias: str | None = None) -> Iterator[Any]:
-    """Yield Django's connection. If no transaction is open, open one for the block."""
-    connection = connections[alias or jobs_alias()]
+def in_transaction() -> Iterator[Any]:
+    """Yield Django's connection to the jobs database. If no transaction is open, open one for the block."""
+    connection = connections[jobs_alias()]
     if connection.in_atomic_block or not connection.get_autocommit():
         yield connection
         return
@@ -38,9 +38,9 @@ def in_transaction(alias: str | None = None) -> Iterator[Any]:
 
 
 @contextmanager
-def ours(alias: str | None = None) -> Iterator[Connection]:
+def ours() -> Iterator[Connection]:
     """Yield the connection of ``in_transaction`` as an SQLAlchemy connection, which ``store`` and ``insight`` need."""
-    with in_transaction(alias) as connection:
+    with in_transaction() as connection:
         connection.ensure_connection()
         raw = connection.connection
         lent = by_sqlalchemy(raw, "cronjobs.contrib.django")

@@ -17,10 +17,7 @@ from cronjobs.text import BrokenText, decoded
 
 
 def _undecoded(connection: Any, sql: str) -> str:
-    """On SQLite, return SQL that reads a text column as bytes.
-
-    SQLite's driver raises an error for text that is not UTF-8.
-    """
+    """Return SQL that reads a text column as bytes on SQLite, whose driver raises an error for broken UTF-8."""
     is_column = "(" not in sql
     return f"CAST({sql} AS BLOB)" if connection.vendor == "sqlite" and is_column else sql
 
@@ -29,8 +26,7 @@ class AnyTextField(models.TextField):
     """Text that hand-written SQL may have stored. Bytes that are not UTF-8 become replacement characters."""
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        # In a subquery, do not cast to bytes, because the outer query compares the column with text, and bytes never
-        # equal text.
+        # Not in a subquery: the outer query compares the column with text, and bytes never equal text.
         return (sql if compiler.query.subquery else _undecoded(compiler.connection, sql)), params
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
@@ -58,21 +54,16 @@ class JsonField(models.JSONField):
             return None
         if found in NOT_FETCHED or (isinstance(value, str) and too_deep(value, found)):
             return None
-        # If Django returns the text unchanged, the text is invalid JSON. With a key transform, Django has already
-        # parsed the JSON, so the result may be a text.
+        # Django returns invalid JSON as text, unchanged. After a key transform, text may also be a value.
         is_text = found is value and isinstance(value, str) and not isinstance(expression, KeyTransform)
         return None if is_text else found
 
 
 class InstantField(models.DateTimeField):
-    """An instant: timestamptz on PostgreSQL, microseconds since 1970 on SQLite.
-
-    In Python the value is a datetime: aware with USE_TZ = True, else naive.
-    """
+    """An instant: timestamptz on PostgreSQL, microseconds since 1970 on SQLite, in Python a datetime as USE_TZ says."""
 
     def get_internal_type(self) -> str:
-        # Do not return the name "DateTimeField". With that name, Django would parse SQLite's integer as the text of a
-        # date.
+        # As "DateTimeField", Django would parse SQLite's integer as the text of a date.
         return "InstantField"
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> datetime | None:

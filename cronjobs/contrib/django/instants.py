@@ -20,7 +20,6 @@ def as_djangos(instant: datetime) -> datetime:
 
 
 def from_djangos(instant: datetime) -> datetime:
-    """Return the instant as an aware datetime."""
     if instant.tzinfo is not None:
         return instant
     aware: datetime = timezone.make_aware(instant, timezone.get_default_timezone())

@@ -1,7 +1,7 @@
 """Our tables as read-only, unmanaged models, for queries and the admin.
 
-For example, use ``JobModel.objects.filter(status="dead")``. To enqueue, cancel or retry, use the
-functions of ``cronjobs``, whose writes are fenced and audited.
+An example is ``JobModel.objects.filter(status="dead")``. To enqueue, cancel or retry, use the functions of
+``cronjobs``, whose writes are fenced and audited.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Django migrations.
+"""Django migrations. Each brings the tables to one revision, unless they have it already.
 
-Each migration brings the tables to one revision, and does nothing if the tables already have that revision.
-
-``cronjobs_alembic_version`` is the only record of the tables' revision. Three programs can apply a revision:
-``migrate``, ``cronjobs db upgrade``, and a first tick on SQLite. None of them applies a revision that another has
-already applied.
+``migrate``, ``cronjobs db upgrade`` and a first tick on SQLite can each apply a revision. They record it only in
+``cronjobs_alembic_version``, so none of them applies a revision that another has applied.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ LABEL: Final = "cronjobs"
 
 
 def migration(revision: str, *, after: str | None = None) -> Any:
-    """Return the migration that brings the tables to *revision*. *after* names the previous migration, or is None."""
+    """Return the migration that brings the tables to *revision*. *after* names the previous migration, if any."""
     parts = {"operations": [ToRevision(revision)], "dependencies": [(LABEL, after)] if after else []}
     return type("Migration", (Migration,), parts | {"__module__": __name__})
 
@@ -36,9 +33,7 @@ class ToRevision(Operation):
     """Bring the tables to *revision* with the SQL of ``cronjobs db sql``."""
 
     reduces_to_sql = True
-    # This is True only so that Django calls database_backwards. The error of database_backwards says what to do
-    # instead.
-    reversible = True
+    reversible = True  # so that Django calls database_backwards, whose error says what to do instead
     atomic = True
 
     def __init__(self, revision: str) -> None:
@@ -76,7 +71,7 @@ class ToRevision(Operation):
                 return
             for statement in statements:
                 cursor.execute(statement)
-            # Restore search_path, because Django next records the migration in this transaction.
+            # Restore the search_path for Django, which next records the migration in this transaction.
             if path is not None:
                 cursor.execute("SELECT set_config('search_path', %s, true)", path)
 

@@ -1,4 +1,4 @@
-"""Register Django tasks as handlers. The name of the task's job type is the path of the task."""
+"""Register Django tasks as handlers. A task's path is the name of its job type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ KNOWN: Final[dict[str, Any]] = {}  # path → task; the backends of all threads 
 
 
 def know(task: Any) -> None:
-    """Register *task* as the handler of a job type. The name of the job type is the path of the task."""
     path = task.module_path
     if path in KNOWN and KNOWN[path].func is task.func:  # task.using(…) made a copy of a known task
         return
@@ -25,7 +24,7 @@ def _handler(task: Any) -> Any:
     def run(ctx: Context, args: list[Any] | None = None, kwargs: dict[str, Any] | None = None) -> Any:
         return _call(KNOWN[task.module_path], ctx, args or [], kwargs or {})
 
-    # Give the handler the name of the task's function, because errors and logs show the handler's name.
+    # Errors and logs show the handler's name.
     run.__module__, run.__qualname__, run.__name__ = task.func.__module__, task.func.__qualname__, task.func.__name__
     run.__doc__ = task.func.__doc__
     setattr(run, INNER_FAULT, _fault_of_call(task))
@@ -33,21 +32,18 @@ def _handler(task: Any) -> Any:
 
 
 def _fault_of_call(task: Any) -> Callable[[Mapping[str, Any]], str | None]:
-    """Return a function that says why a payload's arguments do not fit the task's function.
+    """Return a function that says why a payload's arguments do not fit the task's function, or None if they fit.
 
-    The function returns None if the positional and keyword arguments fit. The function does not compare the types of
-    the arguments with annotations, because Django passes JSON values unchanged.
+    It does not compare types with annotations, because Django passes JSON values unchanged.
     """
 
     def fault(payload: Mapping[str, Any]) -> str | None:
         try:
             signature = signature_of(task.func)
-        except Exception:
-            # Broken annotations may raise any exception. The call of the task will report the exception.
+        except Exception:  # broken annotations may raise any; the call of the task will report it
             return None
         args, kwargs = payload.get("args") or [], payload.get("kwargs") or {}
-        # The check against the annotations of run() reports such a payload.
-        if not isinstance(args, list) or not isinstance(kwargs, dict):
+        if not isinstance(args, list) or not isinstance(kwargs, dict):  # the annotations of run() refuse this
             return None
         context = [None] if task.takes_context else []
         try:
@@ -60,7 +56,7 @@ def _fault_of_call(task: Any) -> Callable[[Mapping[str, Any]], str | None]:
 
 
 def _call(task: Any, ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Call the task as Django's backends do. For an async task, return a coroutine for the tick to await or cancel."""
+    """Call the task as Django's backends do. For an async task, return a coroutine that the tick awaits or cancels."""
     backend = task.get_backend()
     running = backend.begin(task, ctx, args, kwargs)
     given = (backend.context_of(running), *args) if task.takes_context else tuple(args)

@@ -80,9 +80,8 @@ def priority_of(level: int) -> int:
 class CronjobsBackend(BaseTaskBackend):
     """Runs tasks as jobs whose type is the task's path, such as shop.tasks.send_invoice.
 
-    If Django's connection has an open transaction, the job is enqueued in that transaction. So the job is committed
-    only if the transaction's other changes are committed. A failed task is retried as ``job_types:`` and ``defaults:``
-    in cronjobs.yaml say. By default a task gets up to ten attempts.
+    If Django's connection has an open transaction, the job is part of it: both are committed, or neither. A failed task
+    is retried as ``job_types:`` and ``defaults:`` in cronjobs.yaml say, by default in up to ten attempts.
     """
 
     supports_defer = True
@@ -116,7 +115,7 @@ class CronjobsBackend(BaseTaskBackend):
                 queue=task.queue_name,
                 priority=level_of(task.priority),
             )
-            # Read created_at, which is from the database's clock, so that get_result returns the same time.
+            # created_at is by the database's clock, and get_result returns it too.
             times = JobModel.objects.using(connection.alias).filter(id=made.id).values_list("created_at", flat=True)
             _set(result, enqueued_at=times[0] if made.id else as_djangos(SYSTEM.now()))
         if made.id is None:
@@ -146,8 +145,7 @@ class CronjobsBackend(BaseTaskBackend):
         payload = found.payload if isinstance(found.payload, dict) else {}
         args, kwargs = payload.get("args"), payload.get("kwargs")
         started = [run.started_at for run in runs]
-        # The running attempt has no row yet. found.started_at is the instant at which a runner claimed the attempt,
-        # slightly before the attempt started.
+        # The running attempt has no row yet. A runner claimed it at found.started_at, slightly before it started.
         if found.started_at is not None and (running or not runs):
             started.append(as_djangos(found.started_at))
         result = self._made(
@@ -174,12 +172,12 @@ class CronjobsBackend(BaseTaskBackend):
         return result
 
     def _made(self, **given: Any) -> Any:
-        """Return a TaskResult. What is not *given* has not happened yet."""
+        """Return a TaskResult. Fields that are not *given* have their initial values."""
         instants = dict.fromkeys(("enqueued_at", "started_at", "finished_at", "last_attempted_at"))
         return TaskResult(**{"backend": self.alias, "errors": [], "worker_ids": [], **instants, **given})
 
     def _as_enqueued(self, task: Any, found: FoundJob) -> Any:
-        """Return *task* with the options that it was enqueued with, as far as the job's row shows them."""
+        """Return *task* with the options with which it was enqueued, as far as the job's row shows them."""
         changes: dict[str, Any] = {"backend": self.alias}
         if level_of(task.priority) != found.priority:
             changes["priority"] = priority_of(found.priority)
@@ -218,7 +216,7 @@ class CronjobsBackend(BaseTaskBackend):
         """Send task_finished with the attempt's outcome. Return *value* as JSON."""
         _set(result, finished_at=as_djangos(SYSTEM.now()))
         if error is None:
-            # Ignore a value that is not JSON. Such a value cannot be stored, and the attempt reports that later.
+            # The attempt reports later that a value which is not JSON cannot be stored.
             with suppress(TypeError, ValueError):
                 value = _json.normalize_json(value)
             _set(result, status=TaskResultStatus.SUCCESSFUL, _return_value=value)
@@ -243,10 +241,7 @@ class CronjobsBackend(BaseTaskBackend):
 
 
 def _task(job_type: str) -> Any:
-    """Return the project's task for *job_type*, or None.
-
-    Import only the apps' modules, never a path that a row names.
-    """
+    """Return the project's task for *job_type*, or None. Import the apps' modules, never a path that a row names."""
     if job_type not in task_jobs.KNOWN:
         import_modules_of_apps()
     return task_jobs.KNOWN.get(job_type)

@@ -28,8 +28,7 @@ from cronjobs.engine.config.django_project import config_file, in_tests
 from cronjobs.installed import needed
 
 REQUEST: Final = "cronjobs.contrib.django.request"
-# This name must be the same as in contrib.web.security. Do not import that module here, because not every project has
-# installed the packages that it needs.
+# As in contrib.web.security, which is not imported here because not every project has the packages that it needs.
 EXEMPT: Final = "cronjobs.csrf_exempt"
 
 Asked = Callable[[Any], bool]
@@ -37,10 +36,7 @@ Connect = Callable[[], AbstractContextManager[Connection]]
 
 
 def may_view_jobs(request: Any) -> bool:
-    """Whether this user may view jobs in the admin.
-
-    In the admin, the permission to change jobs includes the permission to view them.
-    """
+    """Whether this user may view jobs in the admin, where permission to change them includes permission to view."""
     return may_change_jobs(request) or _is_permitted(request, "cronjobs.view_jobmodel")
 
 
@@ -141,10 +137,7 @@ def _mounted(connect: Connect | None, may_see: Asked, may_act: Asked, config: st
 
 
 class DoorsOfTest:
-    """Gives the pages Django's own connection to the database in tests.
-
-    No other connection can see the rows of a test's open transaction.
-    """
+    """In tests, gives the pages Django's own connection. No other sees the rows of a test's open transaction."""
 
     def read(self) -> AbstractContextManager[Connection]:
         return ours()
@@ -174,10 +167,7 @@ def _environ(request: Any, path: str) -> dict[str, Any]:
 
 
 def _form_of_test(request: Any) -> dict[str, Any]:
-    """Return the form that Django's test client sent, encoded as a browser would encode it.
-
-    The client itself sends forms as multipart.
-    """
+    """Return the multipart form of Django's test client, encoded as a browser would encode it."""
     form = request.POST.urlencode().encode()
     exempt = {EXEMPT: True} if getattr(request, "_dont_enforce_csrf_checks", False) else {}
     return exempt | {

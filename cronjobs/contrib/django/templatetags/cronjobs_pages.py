@@ -20,6 +20,6 @@ def address_of_pages(context: Any) -> str:
         address = str(reverse("cronjobs", kwargs={"path": ""}))
     except NoReverseMatch:
         return ""
-    # The view knows the project's own rule. A view that is wrapped without functools.wraps does not.
+    # The view has the project's own rule, unless a decorator without functools.wraps hides it.
     may_see = getattr(resolved(address, request).func, "may_see", may_view_jobs)
     return address if may_see(request) else ""
