@@ -32,14 +32,13 @@ alerts:
     mailto: {mail: {host: localhost, tls: none, from: @from@, to: [@to@]}}
 """
 LONGEST_RUN = "24h"
-# A line whose runs take longer than its interval has several runs at once. If each line counted for one run only, such
-# a line would delay the other lines.
+# A line whose runs take longer than its interval has several runs at once. With a count of one run per line, such a
+# line would delay the others.
 RUNS_PER_LINE: Final = 10
 MOST_LONG_JOBS = 1000  # the highest number that config.load accepts for run.long_jobs
 
 
-# The keys are the (name, value) pairs in the crontab. The values are the variables of the env file that hold the secret
-# values.
+# Maps (name, value) in the crontab to the variable of the env file that holds the value.
 Secrets = Mapping[tuple[str, str], str]
 NONE: Final[Secrets] = MappingProxyType({})
 PREFIX: Final = "CRON_"
@@ -48,9 +47,8 @@ PREFIX: Final = "CRON_"
 def secrets_of(found: ImportedCrontab) -> Secrets:
     """Collect the secrets in the lines' environments. A name that has several values gets several variables.
 
-    No variable gets a name that the crontab sets. After ``swap``, the crontab still sets that name to the old value
-    above the tick's line. The environment takes precedence over the env file, so a change of the secret in the env file
-    would have no effect.
+    No variable has a name that the crontab sets. After ``swap``, the crontab still sets that name to the old value
+    above the tick's line. The environment takes precedence, so a change in the env file would have no effect.
     """
     secrets: dict[tuple[str, str], str] = {}
     pairs = dict.fromkeys(pair for each in found.taken for pair in each.env)
@@ -83,10 +81,10 @@ def _quoted(value: str) -> str:
 def as_yaml(
     found: ImportedCrontab, *, of: str, timezone: str, sender: str, env_file: str | None = None, secrets: Secrets = NONE
 ) -> str:
-    """Return the YAML. *of* names the crontab that the YAML is made from.
+    """Return the YAML made from the crontab that *of* names.
 
-    *sender* is the From address of alerts if the crontab sets no MAILFROM. The YAML contains the *secrets* only as
-    ``${NAME}``. *env_file* is the name of the file with the values of the secrets, or None if there is no such file.
+    *sender* is the From address of alerts if the crontab sets no MAILFROM. The YAML has the *secrets* only as
+    ``${NAME}``. *env_file* names the file with their values, or is None.
     """
     count = max(1, min(RUNS_PER_LINE * len(found.taken), MOST_LONG_JOBS))
     parts = [_filled(_HEAD, of=one_line(of, 100), timezone=written(timezone), count=str(count))]

@@ -36,7 +36,7 @@ from cronjobs.errors import ConfigError, UsageError
 from cronjobs.model import in_zone
 from cronjobs.text import one_line, visible
 
-MODE: Final = 0o600  # only the user may read the files, because they may contain passwords, as a crontab may
+MODE: Final = 0o600  # like a crontab, the files may contain passwords
 DAYS: Final = 400  # look this far ahead by default: a year, with every clock change
 SMTP_PORT: Final = 25  # where alerts go to a mail server without port:
 SHOWN: Final = 5  # print at most this many instants for each difference
@@ -148,10 +148,10 @@ def compare(
 ) -> None:
     """Compare the times at which cron starts each line with the due times of its schedule, also across clock changes.
 
-    The command and the variables that the crontab sets are compared as well.
-    Cron's start times are computed minute by minute, the way cron does it, in the time zone of $TZ, or else of this
-    host. --json prints {"lines", "same", "differences", "without_schedule"}; "lines" and "same" are numbers of lines.
-    Lines that no schedule runs are listed, but not counted: they stay with cron.
+    The command and the variables that the crontab sets are compared as well. Cron's start times are computed minute by
+    minute, the way cron does it, in the time zone of $TZ, or else of this host. --json prints {"lines", "same",
+    "differences", "without_schedule"}; "lines" and "same" are numbers of lines. Lines that no schedule runs are listed,
+    but not counted: they stay with cron.
 
     The exit code is 0 if every line that has a schedule does the same as the schedule, at the same instants. It is 1 if
     there are differences, which are listed, or if no line can be compared.
@@ -188,8 +188,7 @@ def compare(
 
 
 def taken_over(crontab: str, timezone: str, cron: WhichCron) -> ImportedCrontab:
-    from_pam = host.pam_settings()
-    return Importer(host.user(), timezone, cron.value, tuple(from_pam)).take_over(crontab)
+    return Importer(host.user(), timezone, cron.value, host.pam_settings()).take_over(crontab)
 
 
 def _mail_server_answers() -> bool:
@@ -229,7 +228,7 @@ def _is_system_crontab(file: str) -> bool:
 
 
 def _is_user(word: str) -> bool:
-    """Whether *word* is the name of a user, and is not also the name of a program that cron would find."""
+    """Whether *word* is the name of a user, and not of a program that cron would find."""
     try:
         pwd.getpwnam(word)
     except (KeyError, ValueError):
@@ -238,10 +237,7 @@ def _is_user(word: str) -> bool:
 
 
 def _write_new(file: Path, text: str, env_file: Path, secrets: str | None) -> None:
-    """Write the YAML file and the env file, but never overwrite a file. Check that the YAML file loads.
-
-    After an error, remove the new files.
-    """
+    """Write the YAML file and the env file, never over a file. If the YAML does not load, remove both."""
     made: list[Path] = []
     try:
         for path, content in ((env_file, secrets), (file, text)):

@@ -1,4 +1,4 @@
-"""Compare a crontab with the schedules that replace it. Match the lines to schedules, and find differences. Pure."""
+"""Compare a crontab with the schedules that replace it: match lines to schedules, and find differences. Pure."""
 
 from __future__ import annotations
 
@@ -23,12 +23,10 @@ OTHER_INSTANTS: Final = "cron and the schedule are not due at the same times"
 
 @dataclass(frozen=True)
 class Pair:
-    """A crontab line and the schedule that matches it.
+    """A crontab line and the schedule that matches it, or None.
 
-    If ``same_command`` is false, only the names match, and the schedule runs another command.
-
-    ``schedule`` is None if no schedule matches the line. ``other_settings`` names the variables that the line has under
-    cron and that the schedule's command lacks, or has with another value.
+    If ``same_command`` is false, only the names match, and the schedule runs another command. ``other_settings`` names
+    the line's variables that the schedule's command lacks, or has with another value.
     """
 
     taken: ImportedLine
@@ -49,8 +47,7 @@ class Pair:
 class LineDifference:
     """A difference between a line and its schedule.
 
-    ``instants`` holds a tuple for each instant at which the numbers of starts differ: (instant, under cron, under
-    cronjobs).
+    ``instants`` holds (instant, starts under cron, starts under cronjobs) wherever the two numbers differ.
     """
 
     taken: ImportedLine
@@ -60,10 +57,7 @@ class LineDifference:
 
 
 def paired(lines: Sequence[ImportedLine], settings: Settings) -> list[Pair]:
-    """Match each line to a schedule, and each schedule to at most one line.
-
-    Prefer a schedule with the same command, name and time.
-    """
+    """Match each line to a schedule, preferably of the same command, name and time, and no schedule to two lines."""
     free = dict(settings.schedules)
     found: dict[int, Pair] = {}
 
@@ -104,10 +98,7 @@ def _other_settings(line: ImportedLine, job_type: JobTypeSettings) -> tuple[str,
 def differences(
     pairs: Sequence[Pair], timezone: str, after: datetime, until: datetime, cron: Cron
 ) -> list[LineDifference]:
-    """Compare the lines that have a schedule. Return the differences from *after* (exclusive) to *until*.
-
-    Cron uses the host's *timezone*.
-    """
+    """Return the differences from *after* (exclusive) to *until* between lines and schedules. Cron uses *timezone*."""
     found = []
     by_cron = started_seconds([pair.taken.cron_line for pair in pairs], timezone, after, until, cron)
     for pair, old in zip(pairs, by_cron, strict=True):
@@ -125,18 +116,14 @@ def differences(
 
 
 def _due(schedule: ScheduleSettings, after: datetime, until: datetime) -> list[float]:
-    """Return when jobs of *schedule* may begin, in seconds since 1970.
-
-    The delay of the schedule's ``spread`` is included.
-    """
+    """Return when jobs of *schedule* may begin, after the delay of its ``spread``, in seconds since 1970."""
     late = spread_offset(schedule)
     seconds = timing(schedule.cron, schedule.every, schedule.timezone).seconds(after - late, until - late)
     return [second + late.total_seconds() for second in seconds] if late else [*seconds]
 
 
 def _unequal(old: Sequence[float], new: Sequence[float]) -> tuple[tuple[datetime, int, int], ...]:
-    # Compare the whole lists first, because a line that runs every minute has half a million instants, and most lists
-    # are equal.
+    # A line that runs every minute has half a million instants, and most lists are equal.
     if old == new or (before := Counter(old)) == (now := Counter(new)):
         return ()
     return tuple(

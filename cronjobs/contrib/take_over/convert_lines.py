@@ -64,11 +64,7 @@ class ImportedCrontab:
 
 @dataclass(frozen=True)
 class Importer:
-    """Converts a crontab.
-
-    ``timezone`` is the host's time zone, ``cron`` is the kind of cron daemon, and ``from_pam`` names the variables that
-    PAM sets.
-    """
+    """Converts a crontab. ``timezone`` is the host's, and ``from_pam`` names the variables that PAM sets."""
 
     owner: pwd.struct_passwd
     timezone: str
@@ -76,10 +72,7 @@ class Importer:
     from_pam: Collection[str] = ()
 
     def take_over(self, crontab: str) -> ImportedCrontab:
-        """Convert each line of *crontab* that can be converted.
-
-        For each other line, return the reason why the line stays in the crontab.
-        """
+        """Convert the lines of *crontab* that can be converted, and say why the others stay there."""
         taken: list[ImportedLine] = []
         left: list[KeptLine] = []
         names: set[str] = set()
@@ -188,10 +181,7 @@ _ADDRESS: Final = re.compile(r"[!-~]{1,64}@[!-~]{1,255}")
 
 
 def _addresses(taken: list[ImportedLine]) -> tuple[tuple[str, ...], list[str]]:
-    """Return the addresses to which cron mails output, and messages about invalid addresses.
-
-    "ann" becomes ann@localhost.
-    """
+    """Return the addresses to which cron mails output ("ann" as ann@localhost), and messages about invalid ones."""
     found: dict[str, None] = {}
     notes = []
     for mail_to in dict.fromkeys(dict(each.line.settings).get("MAILTO", "") for each in taken):
@@ -208,12 +198,10 @@ def _addresses(taken: list[ImportedLine]) -> tuple[tuple[str, ...], list[str]]:
 
 
 def expression(when: str, fields: CronFields) -> str:
-    """Return an expression in our grammar for the times that *when* has under cron.
+    """Return an expression in our grammar for the times that *when* has under cron: *when* itself, if possible.
 
-    If possible, return *when* unchanged.
-
-    Our grammar refuses likely mistakes such as "*/90" or "5-3", which cron accepts. So rewrite such expressions. Raises
-    CronError if *when* cannot be rewritten, or if the line never runs.
+    Rewrite likely mistakes such as "*/90" or "5-3", which cron accepts, but our grammar refuses. Raises CronError if
+    *when* cannot be rewritten, or if the line never runs.
     """
     try:
         if _selects(grammar.parse(when), fields):
@@ -244,10 +232,7 @@ def _selects(ours: grammar.CronExpression, theirs: CronFields) -> bool:
 
 
 def _all_days(fields: CronFields) -> bool:
-    """Whether both day fields select every day.
-
-    If so, it does not matter whether cron combines the two fields by "and" or by "or".
-    """
+    """Whether both day fields select every day, so that "and" and "or" between them mean the same."""
     return len(fields.days) == 31 and len(fields.weekdays) == 8
 
 

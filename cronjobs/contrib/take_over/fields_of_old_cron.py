@@ -23,10 +23,8 @@ class BadField(ValueError):
 class CronFields:
     """The minutes, hours and days that the fields select.
 
-    Weekdays run from 0 to 7. Both 0 and 7 mean Sunday, so a set with one of these numbers also has the other number.
-
-    The flag of a field (``minute_star`` and so on) is true if the field begins with "*". In cron.h, these flags are
-    MIN_STAR, HR_STAR, DOM_STAR and DOW_STAR.
+    Both weekdays 0 and 7 mean Sunday, so a set has both or neither. A field's flag (``minute_star`` …) is true if the
+    field begins with "*". In cron.h, the flags are MIN_STAR, HR_STAR, DOM_STAR and DOW_STAR.
     """
 
     minutes: frozenset[int]
@@ -62,8 +60,7 @@ _MONTHS: Final = frozenset(range(1, 13))
 _WEEK: Final = frozenset(range(8))
 _FIRST: Final = frozenset({1})
 _SUNDAY: Final = frozenset({0, 7})
-# The values are from load_entry in entry.c. There, @daily sets no day flags, which makes no difference because all days
-# match.
+# As in load_entry in entry.c, where @daily sets no day flags. That makes no difference, because all days match.
 _NAMES: Final = {
     "@yearly": _at_midnight(_FIRST, _FIRST, _WEEK, weekday_star=True),
     "@annually": _at_midnight(_FIRST, _FIRST, _WEEK, weekday_star=True),

@@ -1,4 +1,4 @@
-"""Compute when cron itself starts each line: simulate cron's main loop minute by minute. Pure.
+"""Compute when cron starts each line: simulate cron's main loop minute by minute. Pure.
 
 The simulation follows main() and find_jobs() in cron.c of Debian's cron 3.0pl1-162 and of cronie 1.7. It shares no code
 with ``crontime``, because ``crontab compare`` checks the results of the two modules against each other.
@@ -28,8 +28,7 @@ from cronjobs.desk.crontab.lines import Cron
 _HOURS_3 = 180  # in minutes; cron.c calls this 3 * MINUTE_COUNT
 _DAY = 1440
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
-# The simulation starts this many minutes before the requested range, so that it also simulates a clock change just
-# before the range.
+# The simulation starts this many minutes before the requested range, to include a clock change just before it.
 _LEAD = 2 * _DAY
 
 
@@ -47,11 +46,9 @@ class TimedLine:
 def started_seconds(
     lines: Sequence[TimedLine], timezone: str, after: datetime, until: datetime, cron: Cron
 ) -> list[list[int]]:
-    """Return a list for each line.
+    """For each line, return when cron starts it from *after* (exclusive) to *until*, in seconds since 1970.
 
-    The list has the instants from *after* (exclusive) to *until* at which cron starts the line, in seconds since 1970.
-
-    If cron starts a line twice in one minute, the line's list has that minute twice.
+    A minute in which cron starts the line twice is in the list twice.
     """
     first = _minute(after) + 1
     last = _minute(until)
@@ -76,10 +73,7 @@ def _bits(hit: int) -> Iterator[int]:
 
 
 def _starts(lines: Sequence[TimedLine], zone: _Offsets, first: int, last: int, cron: Cron) -> Iterator[tuple[int, int]]:
-    """Yield each real minute and the lines that main() in cron.c starts in it.
-
-    The generator may yield a minute more than once.
-    """
+    """Yield real minutes and the lines that main() in cron.c starts in them. A minute may come more than once."""
     find = _Matching(lines).found
     offset = zone.at(first - 1)
     counted_by = offset  # the offset of the virtual time, which is oldGMToff in cronie
@@ -113,10 +107,7 @@ def _starts(lines: Sequence[TimedLine], zone: _Offsets, first: int, last: int, c
 
 
 class _Matching:
-    """Matches a minute against all lines at once.
-
-    Each line has one bit in an integer, so matching a minute takes few operations.
-    """
+    """Matches a minute against all lines at once. Each line is one bit of an integer, so this takes few operations."""
 
     def __init__(self, lines: Sequence[TimedLine]) -> None:
         here = [(number, line) for number, line in enumerate(lines) if not line.timezone]
@@ -186,10 +177,7 @@ class _Offsets:
         return self._of(minute)[1]
 
     def _of(self, minute: int) -> tuple[int, bool]:
-        """Return the offset and the flag of a minute.
-
-        Query the zone only once for each day, except for days with a clock change.
-        """
+        """Return the offset and the flag of a minute. Query the zone once a day, except on days with a clock change."""
         day = minute // _DAY
         if day not in self._days:
             first, last = self._look(day * _DAY), self._look(day * _DAY + _DAY)

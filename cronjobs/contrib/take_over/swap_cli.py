@@ -55,11 +55,10 @@ BothOption = Annotated[
         "this stops other work of the file's ticks.",
     ),
 ]
-SHOWN: Final = 3  # differences named
-LISTED: Final = 20  # lines listed
-# In these seconds of a minute, cron has already started the minute's lines, and a tick still has time to run.
-EARLY: Final = range(2, 40)
-AFTER_CRON: Final = range(2, 60)
+SHOWN: Final = 3  # name at most this many differences, schedules or types
+LISTED: Final = 20  # list at most this many lines
+AFTER_CRON: Final = range(2, 60)  # in these seconds of a minute, cron has started the minute's lines
+EARLY: Final = range(2, 40)  # in these, a tick also has time to run
 
 
 def swap(
@@ -119,7 +118,7 @@ def swap(
         environment = host.environment(new, wanted.file)
         tick = trial(wanted, environment, force, taken)
         write(old, new)
-        # name the file with --config, so that the command works from any folder
+        # with --config, so that the command works from any folder
         way_back = f"cronjobs crontab restore --config {one_line(str(wanted.file), 300)}"
         echo(f"cronjobs now runs {len(numbers)} of the crontab's lines; to go back: {way_back}")
         print_tick(tick, wanted, environment)
@@ -207,18 +206,16 @@ def _differing(pairs: Sequence[Pair], cron: WhichCron) -> list[LineDifference]:
         for pair in pairs
         if pair.schedule and (not pair.same_command or pair.other_settings or not pair.timed_by_import)
     ]
-    if not doubtful:  # the usual case, for which nothing is calculated
+    if not doubtful:  # the usual case needs no simulation
         return []
     now = SYSTEM.now()
     return differences(doubtful, host_timezone(), now, now + timedelta(days=DAYS), cron.value)
 
 
 def _require_none_waiting(file: Path, old: str, schedules: Collection[str]) -> None:
-    """Raise CrontabError if runs of *schedules* wait.
+    """Raise CrontabError if runs of *schedules* wait, which ticks would run late, in addition to new runs.
 
-    Ticks would run the waiting runs late, in addition to the new runs.
-
-    If the database cannot be read, do nothing, because the trial tick reports the error.
+    The trial tick reports a database that cannot be read.
     """
     runs = UnfinishedRuns()
     with suppress(CronjobsError):
@@ -239,11 +236,9 @@ def _require_no_other_block(file: Path, old: str, new: str) -> None:
 
 
 def _require_no_other_host(file: Path, old: str) -> None:
-    """Raise CrontabError if another host ticks for *file*'s project.
+    """Raise CrontabError if another host ticks for *file*'s project, because cron here would repeat that host's runs.
 
-    Cron on this host would repeat the runs of that host.
-
-    If the file or the database cannot be read, nobody knows whether another host ticks, so raise as well.
+    Also raise if the file or the database cannot be read, because another host may tick.
     """
     try:
         others = other_hosts(settings_of_ticks(file, old), host.environment(old, file))
@@ -272,7 +267,7 @@ def _require_no_other_work(file: Path, old: str, restored: str) -> None:
     if other := [name for name in settings.schedules if name not in twice.lines and name not in twice.changed]:
         stops.append(f"nothing would run its other schedules ({_some(other)})")
     scheduled = {schedule.job for schedule in settings.schedules.values()}
-    # ``import`` also writes job types for lines. If such a type has no schedule, cron runs its line.
+    # If a type that ``import`` wrote for a line has no schedule, cron runs the line.
     enqueued = [*(settings.job_types.keys() - scheduled - double_runs.types_of_lines(restored, settings))]
     if settings.imports:
         stops.append("jobs that your code enqueues would wait")
@@ -293,14 +288,11 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _print_changed(old: str, restored: str, file: Path, cron: WhichCron) -> None:
-    """Print the restored lines that cron runs in another way than their schedules.
-
-    The comment that swap made keeps the line as it was, and nobody can see there that the schedule has changed since.
-    """
+    """Print the restored lines that cron runs otherwise than their schedules, which have changed since the swap."""
     handed_over = swapping.swapped_to(crontab.remove(old, file)).get(str(file), [])
     try:
         settings = settings_of_ticks(file, old)
-    except CronjobsError:  # restore says elsewhere that it cannot read the file
+    except CronjobsError:  # _require_no_other_host or _print_unfinished reports it
         return
     pairs = paired(taken_over(restored, host_timezone(), cron).taken, settings)
     found = _differing([pair for pair in pairs if pair.taken.line.number in handed_over], cron)
@@ -321,9 +313,9 @@ def _changed(each: LineDifference) -> str:
 
 
 def _print_unfinished(old: str, restored: str, file: Path) -> None:
-    """Print which runs of the lines in *restored* are unfinished. *old* is the crontab that started the ticks.
+    """Print how many runs of the lines in *restored* are unfinished. Without ticks, nothing finishes them.
 
-    Only ticks finish such runs, and after restore no tick may run any more.
+    *old* is the crontab that started the ticks.
     """
     try:
         settings = settings_of_ticks(file, old)
@@ -356,12 +348,9 @@ def _print_no_ticks(file: Path) -> None:
 def _wait_for_second(wanted: range) -> datetime:
     """Wait for one of the *wanted* seconds of a minute. Return the minute.
 
-    In every wanted second, cron has started the minute's lines. In those of ``EARLY``, a tick also has time.
-
-    The trial tick makes the schedules active at once, for times after that tick. Only at the beginning of the next
-    minute does cron notice that the old lines are gone. If swap wrote the crontab before cron had started this minute's
-    lines, nothing would run those lines. If the next minute began before swap had written the crontab, that minute's
-    lines might run twice.
+    The trial tick makes the schedules active at once, for times after that tick. Cron notices only at the beginning of
+    the next minute that the old lines are gone. If swap wrote the crontab before cron had started this minute's lines,
+    nothing would run them. If the next minute began before swap had written the crontab, its lines might run twice.
     """
     if SYSTEM.now().second >= wanted.stop:
         complain("waiting for the next minute to begin, so that nothing runs twice …")

@@ -1,7 +1,4 @@
-"""Count the waiting and running runs of schedules.
-
-``swap`` and ``restore`` need the numbers when crontab lines move between cron and cronjobs.
-"""
+"""Count the waiting and running runs of schedules, for ``swap`` and ``restore``."""
 
 from __future__ import annotations
 
@@ -38,10 +35,7 @@ class UnfinishedRuns:
         return _sentence(self.running, "is still at work", "are still at work")
 
     def cancel(self, file: Path) -> str:
-        """Return the commands that cancel the waiting runs.
-
-        Each command counts the runs, and asks the user before it cancels the runs.
-        """
+        """Return the commands that cancel the waiting runs. Each counts them, and asks the user first."""
         begin = f"cronjobs jobs cancel --config {one_line(str(file), 300)}"
         return "; ".join(
             typed(f"{begin}{' --status queued' if name in self.running else ''} --schedule", name)
