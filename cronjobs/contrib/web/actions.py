@@ -1,7 +1,4 @@
-"""The actions of the pages' forms.
-
-Each action does the same as the corresponding command, and the audit trail names the visitor.
-"""
+"""The actions of the pages' forms. Each does the same as its command, and the audit trail names the visitor."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Act:
-    """One POST of a form: the visitor who sent it, the host that serves the pages, and the form's fields."""
+    """One POST of a form: the visitor who sent it, the host that serves the pages, and the fields."""
 
     connection: Connection
     settings: Settings
@@ -103,8 +100,7 @@ class Act:
                 'this pause was made with --skip. Only "cronjobs pause" can change such a pause, because only that '
                 "command records which occurrences were skipped"
             )
-        asked: dict[str, Any] = {"scope": scope, "name": name, "until": None, "why": self.why}
-        schedules.pause(self.connection, **asked, by=self.actor, now=now)
+        schedules.pause(self.connection, scope=scope, name=name, until=None, why=self.why, by=self.actor, now=now)
         self._record("pause", f"{scope} {name}".strip())
         return self._seen_at(scope, name, "paused")
 
@@ -150,7 +146,7 @@ class Act:
         record(self.connection, action=action, subject=subject, at=database_now(self.connection), **who)
 
 
-# The keys are the addresses to which forms are sent. The values are the methods that run the actions.
+# Maps the address of a form to the method that runs its action.
 ACTIONS: Final[Mapping[str, Callable[..., Done]]] = {
     f"/jobs/<id:job_id>/<any({', '.join(CHANGES)}):verb>": Act._change,
     "/jobs/<id:job_id>/release": Act._release,

@@ -57,8 +57,7 @@ PAGES: Final[dict[str, Callable[..., str]]] = {
     "/hosts": hosts,
 }
 BULK: Final = f"/bulk/<any({', '.join(CHANGES)}):verb>"  # the address of one step in a change to many jobs
-# Maps an HTTP status to the text of the link that leads from its error page to the first page. Error pages of other
-# statuses have no link.
+# The link from the error page of an HTTP status to the first page. Other error pages have none.
 _GO_ON: Final = {401: "If you have just opened the link, continue to the pages."} | dict.fromkeys(
     (400, 404, 405, 409), "Back to the overview"
 )
@@ -162,10 +161,7 @@ def answer(body: str | bytes, kind: str = HTML) -> Response:
 
 
 def led_to(where: str) -> Response:
-    """Return a redirect to *where*.
-
-    The redirect answers a POST, or it leads from the one-time link to an address without the token.
-    """
+    """Return a redirect to *where*, to answer a POST, or to lead from the one-time link to an address without token."""
     response = redirect(where, 303)
     response.data = b""
     response.headers.update(HEADERS)
@@ -173,10 +169,7 @@ def led_to(where: str) -> Response:
 
 
 def refusal(refused: HTTPException, base: str | None = None) -> Response:
-    """Return an error page.
-
-    Anybody may see an error page, so it shows nothing from the database and has no style sheet.
-    """
+    """Return an error page. Anybody may see it, so it shows nothing from the database, and has no style sheet."""
     go_on = _GO_ON.get(refused.code or 0) if base is not None else None
     response = refused.get_response()
     page = rendered("refusal.html", title=refused.name, sentence=refused.description, home=f"{base}/", go_on=go_on)
@@ -186,5 +179,4 @@ def refusal(refused: HTTPException, base: str | None = None) -> Response:
 
 
 def packaged(name: str) -> bytes:
-    """Return one of the static files that browsers fetch."""
     return files(PACKAGE).joinpath("static", name).read_bytes()

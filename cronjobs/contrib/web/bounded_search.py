@@ -1,9 +1,8 @@
 """Search jobs, or choose many jobs to change. Each search or step reads a bounded number of rows.
 
-An index finds rows by status, ``since`` and ids. Python checks each of these rows against the rest of the Filter.
-Because the number of rows is bounded, a search for a rare word does not read a million rows. The search stops, reports
-how many rows it has read, and can continue after the last of them. The search masks secrets before it compares texts.
-Otherwise a visitor could find out a secret letter by letter.
+An index finds rows by status, ``since`` and ids. Python checks each of these rows against the rest of the Filter. So a
+search for a rare word does not read a million rows: it stops, reports how many rows it has read, and can continue after
+the last of them. It compares masked texts, or a visitor could find out a secret letter by letter.
 """
 
 from __future__ import annotations
@@ -48,15 +47,13 @@ class Place(NamedTuple):
 class Looked:
     """Matching jobs, in order.
 
-    ``read`` is the number of rows that were checked. ``place`` is the position of the last row that was checked, or
-    None if no row is left to check.
+    ``read`` is how many rows were checked. ``place`` is the position of the last of them, or None if no row is left.
     """
 
     jobs: Sequence[Row[Any]] = ()
     read: int = 0
     place: Place | None = None
-    # True if ``jobs`` holds every match among the rows that were read. False if the search stopped at *limit* jobs.
-    found_all: bool = True
+    found_all: bool = True  # False if the search stopped at *limit* jobs
 
 
 def sorts_of(wanted: Filter) -> tuple[str, ...]:
@@ -70,9 +67,9 @@ def sorts_of(wanted: Filter) -> tuple[str, ...]:
 
 
 def look(connection: Connection, wanted: Filter, sort: str, after: Place | None, limit: int) -> Looked:
-    """Return the first *limit* matching jobs after the place *after*.
+    """Return the first *limit* matching jobs after *after*, among the next READ rows that an index finds.
 
-    Check at most the next READ rows that an index finds. *sort* is one of the orders that ``sorts_of`` returns.
+    *sort* is one of the orders that ``sorts_of`` returns.
     """
     wanted = _with_ids(connection, wanted)
     if wanted.ids == NOBODY:
@@ -96,10 +93,7 @@ NOBODY: Final = (0,)  # no job has this id
 
 
 def _with_ids(connection: Connection, wanted: Filter) -> Filter:
-    """Replace the filter's key with the id of the job that has the key.
-
-    If no job has the key, use the id of the job that released the key last.
-    """
+    """Replace the filter's key with the id of the job that has the key, or that released it last."""
     if wanted.key is None:
         return wanted
     found = job_of_key(connection, wanted.key)
@@ -122,8 +116,7 @@ def _rows(connection: Connection, wanted: Filter, sort: str, after: Place | None
         order = number = jobs.c.id
     else:
         parts = (select(*columns).where(*_indexed(wanted, one), *_among(wanted)) for one in wanted.possible_statuses)
-        each = union_all(*parts)
-        found = each.subquery()
+        found = union_all(*parts).subquery()
         query = select(found)
         # Without "+ 0", SQLite or PostgreSQL might walk the whole table by id and check the conditions row by row.
         number = found.c.id + 0
@@ -147,10 +140,7 @@ def _behind(order: ColumnElement[Any], number: ColumnElement[Any], place: Place,
 
 
 def _needed(connection: Connection, wanted: Filter) -> list[ColumnElement[Any]]:
-    """Return the columns that ``passes`` needs.
-
-    Error texts are long, so select them only if the filter has a condition on errors.
-    """
+    """Return the columns that ``passes`` needs. Error texts are long, so only filters on errors get them."""
     c = jobs.c
     plain = [c.id, c.job_type, c.status, c.queue, c.schedule, c.error_type, c.run_at, c.finished_at]
     columns = [*shown(connection, plain)]
@@ -169,7 +159,7 @@ def _among(wanted: Filter) -> list[ColumnElement[bool]]:
 
 
 def passes(wanted: Filter, row: Any) -> bool:
-    """Whether *row*, which an index has found, also passes the rest of the filter."""
+    """Whether *row*, which an index has found, passes the rest of the filter."""
     if wanted.statuses and row.status not in wanted.statuses:
         return False
     exactly = (
@@ -201,10 +191,7 @@ def _has(whole: str, part: str) -> bool:
 
 @dataclass(frozen=True)
 class Bulk:
-    """A change to many jobs.
-
-    The change applies to jobs that match ``wanted``, have an id up to ``upper``, and have not changed since ``as_of``.
-    """
+    """A change to the jobs that match ``wanted``, have ids up to ``upper``, and have not changed since ``as_of``."""
 
     verb: str
     wanted: Filter
@@ -214,10 +201,7 @@ class Bulk:
 
 @dataclass
 class Kinds:
-    """The number of jobs that a change applies to, by type and status.
-
-    If ``read`` is a number, only that many rows were checked, and further rows were not.
-    """
+    """How many jobs a change applies to, by type and status. If ``read`` is given, only that many rows were checked."""
 
     jobs: Counter[tuple[str, str]] = field(default_factory=Counter)
     read: int | None = None
@@ -225,17 +209,14 @@ class Kinds:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The ids of chosen jobs, largest first. The next step begins with the id ``below``.
-
-    If no job is left, ``below`` is 0.
-    """
+    """The ids of chosen jobs, largest first. The next step begins with the id ``below`` (0: no job is left)."""
 
     ids: Sequence[int]
     below: int
 
 
 def choose_some(connection: Connection, bulk: Bulk, below: int, limit: int) -> Chosen:
-    """Choose the next *limit* jobs with ids up to *below*. Check at most the next READ rows that an index finds."""
+    """Choose the next *limit* jobs with ids up to *below*, among the next READ rows that an index finds."""
     wanted = _with_ids(connection, bulk.wanted)
     ids: list[int] = []
     read = 0
@@ -253,7 +234,7 @@ def choose_some(connection: Connection, bulk: Bulk, below: int, limit: int) -> C
 def kinds(connection: Connection, bulk: Bulk, below: int, above: int = 0) -> Kinds:
     """Count the jobs with ids above *above* and up to *below* that the change still has to change.
 
-    If SQL can check the whole filter, count all such jobs. If Python has to check each row, stop after READ rows.
+    If SQL can check the whole filter, count them all. If Python has to check each row, stop after READ rows.
     """
     wanted = _with_ids(connection, bulk.wanted)
     below = min(below, bulk.upper)
@@ -316,7 +297,7 @@ def _all_changeable(connection: Connection, bulk: Bulk, wanted: Filter, below: i
 def _unchanged(bulk: Bulk, status: Status) -> list[ColumnElement[bool]]:
     """Return the conditions for jobs that this change has not changed yet.
 
-    A job that failed or died after ``as_of`` is left alone, because this change may already have retried that job.
+    It may already have retried a job that failed or died after ``as_of``, so leave such a job alone.
     """
     c = jobs.c
     if status in FINAL:
@@ -335,10 +316,7 @@ ACTS_READ: Final = 5_000
 
 
 def done_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Counter[str]:
-    """Return how many jobs a change has changed so far, by actor.
-
-    The numbers come from the audit entries whose filter is *of*.
-    """
+    """Return how many jobs a change has changed so far, by actor, as the audit entries with the filter *of* say."""
     done: Counter[str] = Counter()
     for row in _acts(connection, bulk, of, audit.c.subject == "jobs"):
         done[row.actor] += len(row.detail.get("ids", ()))

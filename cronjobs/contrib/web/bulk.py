@@ -1,10 +1,8 @@
-"""Retry, cancel or dismiss many jobs. First a page says what will happen.
+"""Retry, cancel or dismiss many jobs. First a page says what will happen, then each request does one step.
 
-Then each request does one step of the change.
-
-A step's form contains everything that the step needs. The address of the page after a step contains everything that the
-next step needs. If that page is closed, the remaining jobs stay unchanged, and opening its address continues the
-change. The audit trail records what has been done so far.
+A step's form has everything that the step needs, and the address of the page after it has everything that the next step
+needs. If that page is closed, the remaining jobs stay unchanged, and its address continues the change. The audit trail
+records what has been done so far.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from cronjobs.text import clean, one_line, visible
 AT_MOST: Final = 2_000  # one request changes at most this many jobs
 LONGEST_WHY: Final = 500
 
-# Maps the name of each action to the function that changes the jobs, and to the word for a changed job.
+# Maps each action to the function that changes the jobs, and to the word for a changed job.
 CHANGES: Final[Mapping[str, tuple[Callable[..., Changed], str]]] = {
     "retry": (operating.retry, "retried"),
     "cancel": (operating.cancel, "cancelled"),
@@ -57,10 +55,7 @@ def verbs_for(wanted: Filter) -> list[str]:
 
 @dataclass(frozen=True)
 class Step:
-    """The state of a change to many jobs.
-
-    The next step continues with ids up to ``below``. The audit trail records what has been done.
-    """
+    """The state of a change to many jobs. The next step continues with ids up to ``below``."""
 
     verb: str
     typed: str
@@ -79,8 +74,8 @@ class Step:
             as_of = datetime.fromisoformat(given.get("as_of", ""))
         except ValueError:
             raise BadRequest("the form's as_of is not an instant") from None
-        # as_of must not be in the future. The change leaves jobs alone that died after as_of, because it may already
-        # have retried them. With an as_of in the future, the change would retry these jobs again and again.
+        # The change leaves jobs alone that died after as_of, because it may already have retried them. With an as_of in
+        # the future, it would retry such jobs again and again.
         if as_of.tzinfo is None or as_of > now:
             raise BadRequest("the form's as_of has no time zone, or is in the future")
         below = _number(given.get("below", str(upper)))
@@ -102,13 +97,13 @@ class Step:
 
     @property
     def filter(self) -> dict[str, str]:
-        """The filter that the audit trail records. The filter is the same in each step of a change."""
+        """The filter that the audit trail records, which is the same in each step of a change."""
         return {"search": self.typed, "up_to": str(self.upper), "as_of": self.as_of.isoformat()}
 
     def bulk(self, times: Times) -> Bulk:
         """Return the change for this step's search. Raises UsageError if the search cannot be parsed.
 
-        A span in ``since:`` counts back from the time when the change began. So all steps choose from the same jobs.
+        A span in ``since:`` counts back from when the change began, so that all steps choose from the same jobs.
         """
         if visible(masking.hide(self.typed)) != self.typed:
             raise UsageError("this search contains a secret or a control character, which pages never repeat")

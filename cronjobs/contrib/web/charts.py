@@ -1,7 +1,4 @@
-"""Charts of ended jobs, failures and waiting times, by hour or by day.
-
-The pages also show the values as a table. Pure.
-"""
+"""Charts of ended jobs, failures and waiting times, by hour or by day. Pure."""
 
 from __future__ import annotations
 
@@ -21,10 +18,7 @@ HOURS: Final = {"24h": 24, "30d": 30 * 24}
 
 @dataclass
 class Bar:
-    """The figures of an hour or a day: jobs that ended, attempts that failed, and how long jobs waited.
-
-    ``name`` is the hour or the day in local time.
-    """
+    """The figures of the local hour or day ``name``: jobs that ended, attempts that failed, how long jobs waited."""
 
     name: str
     succeeded: int = 0
@@ -82,19 +76,13 @@ class Chart:
 
 
 def first_hour(now: datetime, span: str) -> int:
-    """Return the first hour to read for *span*, in hours since 1970.
-
-    For 30 days, read one more day, because days begin at local midnight.
-    """
-    hours = 24 if span == "24h" else 31 * 24
+    """Return the first hour to read for *span*, in hours since 1970."""
+    hours = 24 if span == "24h" else 31 * 24  # one more day, because days begin at local midnight
     return hour_of(now) - hours + 1
 
 
 def bars(rows: Collection[HourSum], times: LocalTimes, span: str) -> list[Bar]:
-    """Return a bar for each of the last 24 hours, or for each of the last 30 local days, oldest first.
-
-    An hour or a day in which nothing happened has an empty bar.
-    """
+    """Return a bar, perhaps empty, for each of the last 24 hours or 30 local days, oldest first."""
     if span == "24h":
         last = hour_of(times.about)
         hours = range(last - SPANS[span] + 1, last + 1)
@@ -162,19 +150,14 @@ def _drawn(values: Sequence[tuple[str, float]], most: float) -> tuple[Rect, ...]
 
 def _rect(kind: str, number: int, count: int, value: float, most: float, below: float = 0.0) -> Rect:
     width, height = 100 / count, 100 * value / most
-    return Rect(
-        kind, _round(number * width), _round(100 - 100 * below / most - height), _round(0.8 * width), _round(height)
-    )
+    x, y = number * width, 100 - 100 * below / most - height
+    return Rect(kind, round(x, 2), round(y, 2), round(0.8 * width, 2), round(height, 2))
 
 
 def axis(found: Sequence[Bar], span: str) -> list[tuple[float, str]]:
     """Return the labels below the bars, each with the place of its bar as a percentage."""
     step, cut = (6, 0) if span == "24h" else (7, len("2026-"))
-    return [(_round(100 * place / len(found)), found[place].name[cut:]) for place in range(0, len(found), step)]
-
-
-def _round(number: float) -> float:
-    return round(number, 2)
+    return [(round(100 * place / len(found), 2), found[place].name[cut:]) for place in range(0, len(found), step)]
 
 
 def hour_of(instant: datetime) -> int:

@@ -67,7 +67,7 @@ def web(
         raise UsageError("--behind-proxy needs --allow-host: the host name that browsers use for the proxy")
     with jobs_database(source, only_database=True) as (settings, database):
         known_types(settings)
-        # If the file goes away, report that, instead of showing what exec recorded without a project.
+        # If the file goes away, report that, and do not show what exec records without a project.
         again = partial(load_settings, source, only_database=True, without_project=settings.without_project)
         current = Current(settings, again)
         names = [name.lower() for name in allow_host or ()]
@@ -81,10 +81,10 @@ def web(
             where = one_line(f"{host}:{port}", 100)
             raise CronjobsError(f"cannot listen on {where}: {error.strerror or error}") from None
         served = f"[{host}]" if ":" in host else host
-        # Accepting "localhost" is safe, because no other site can have this name.
+        # No other site can have the name "localhost".
         local = [f"localhost:{server.port}"] if is_loopback(host) else []
         access.hosts = [f"{served}:{server.port}".lower(), *local, *names]
-        # Browsers share cookies between all ports of a host, so the port makes the cookie's name unique.
+        # Browsers share cookies between the ports of a host, so the cookie's name has the port.
         access.cookie = f"cronjobs_{server.port}"
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:

@@ -24,7 +24,6 @@ from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
 from cronjobs.errors import CronjobsError
-from cronjobs.masking import named_secrets
 
 Connect = Callable[[], AbstractContextManager[Connection]]
 
@@ -36,7 +35,7 @@ def app(
     may_act: MayAct | None = None,
     config: str | Path | None = None,
 ) -> Mounted:
-    """Return the pages as one WSGI callable. You can mount the callable at any path, because it honours SCRIPT_NAME.
+    """Return the pages as one WSGI callable. You can mount it at any path, because it honours SCRIPT_NAME.
 
     *connect* is ``engine.connect`` of the app's SQLAlchemy engine. Without *connect*, the pages open the database that
     the configuration names. *viewer* gets the WSGI environment and returns the user's name, or None for a user who may
@@ -53,10 +52,9 @@ def _nobody() -> AbstractContextManager[Connection]:
 
 @dataclass
 class Mounted:
-    """The WSGI callable that ``app`` returns. ``close`` closes any database connections that the pages have opened.
+    """The WSGI callable that ``app`` returns. ``close`` closes the database connections that the pages have opened.
 
-    The pages use the database through ``doors`` if it is given, else through ``connect``. If both are None, the pages
-    use the database that the configuration file names.
+    The pages use the database through ``doors``, else through ``connect``, else as the configuration file says.
     """
 
     connect: Connect | None
@@ -71,12 +69,12 @@ class Mounted:
             if self._made is None:
                 try:
                     self._made = self._make()
-                except CronjobsError as error:  # the next request tries again to make the application
+                except CronjobsError as error:  # the next request tries again
                     return refusal(ServiceUnavailable(str(error)))(environ, start_response)
         return self._made(environ, start_response)
 
     def _make(self) -> Application:
-        if self.access.viewer is None:  # nobody may see the pages, so read no file and open no database
+        if self.access.viewer is None:  # nobody may see the pages, so read no file, and open no database
             nothing = Settings(Path("cronjobs.yaml"), Path())
             return Application(Current(nothing), AppConnections(_nobody), self.access, "")
         settings = self._settings()
@@ -92,7 +90,7 @@ class Mounted:
     def _settings(self) -> Settings:
         need = self.connect is None and self.doors is None
         settings = load(self.config, environ=os.environ, need_database=need, only_database=True)
-        masking.remember(settings.secrets | named_secrets(os.environ))
+        masking.remember(settings.secrets | masking.named_secrets(os.environ))
         return settings
 
     def close(self) -> None:
@@ -118,8 +116,7 @@ def flask_blueprint(
     blueprint = flask.Blueprint(name, __name__)
 
     def show(path: str = "") -> Any:
-        # Pass the request's stream rather than its data, so that the large body of a visitor without access is never
-        # read.
+        # Pass the request's stream, not its data, so that no large body of a visitor without access is read.
         environ = dict(flask.request.environ) | {"wsgi.input": flask.request.stream}
         mount, whole = environ.get("SCRIPT_NAME", ""), environ.get("PATH_INFO", "")
         before = whole[: len(whole) - len(path.encode().decode("latin-1"))].rstrip("/")

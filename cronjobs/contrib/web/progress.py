@@ -13,10 +13,7 @@ from cronjobs.engine.rules.progress import in_words, reported_of, time_left
 
 @dataclass(frozen=True)
 class Progress:
-    """A job's progress.
-
-    If the total ``of`` is None, the page shows no bar. If the end is unknown, ``end_at`` is None.
-    """
+    """A job's progress. Without the total ``of`` the page shows no bar. ``end_at`` is None if it is unknown."""
 
     words: str
     done: float
@@ -25,9 +22,7 @@ class Progress:
 
 
 def progress_of(column: Any, started_at: datetime | None, now: datetime) -> Progress | None:
-    """Return the progress in *column*, the progress column of a job.
-
-    Return None if the attempt has reported no progress.
+    """Return the progress in a job's *column*, or None if the attempt has reported none.
 
     The estimated end is never before *now*.
     """

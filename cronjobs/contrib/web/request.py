@@ -14,8 +14,7 @@ LONGEST_FORM: Final = 16 * 1024  # bytes
 MOST_FIELDS: Final = 20
 TICKED: Final = "job"  # only this field may be sent more than once, because each job has a checkbox
 MOST_TICKED: Final = 500
-# Matches the path at which the pages are mounted. The pattern refuses "//evil.example", so that no redirect leads to
-# another site.
+# A path at which pages can be mounted. "//evil.example" is none, so no redirect leads to another site.
 _MOUNT: Final = re.compile(r"(?:/[^/\\\s\x00-\x1f\x7f\ufffd]+)*")
 
 
@@ -31,10 +30,7 @@ class PageRequest(Request):
 
     @cached_property
     def query(self) -> dict[str, str]:
-        """The fields of the address.
-
-        Only the field TICKED may be sent more than once. Its values are joined by commas. Raises BadRequest.
-        """
+        """The fields of the address. The values of TICKED are joined by commas. Raises BadRequest."""
         return _fields(self.query_string)
 
     def fields(self) -> dict[str, str]:
@@ -49,7 +45,7 @@ class PageRequest(Request):
 
     @property
     def asked_host(self) -> str:
-        """Return the Host header, or "" if there is none."""
+        """The Host header in lower case, or "" if there is none."""
         return self.header("Host").lower()
 
     def is_of(self, origin: str) -> bool:

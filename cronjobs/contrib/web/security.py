@@ -1,7 +1,6 @@
 """Decide who may see the pages and who may act.
 
-With ``cronjobs web``, the browser that first opens the printed link may see the pages. In an app, the app's code
-decides who may.
+With ``cronjobs web``, the first browser that opens the printed link may. In an app, the app's code decides.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from cronjobs.text import clean, one_line
 Viewer = Callable[[Mapping[str, Any]], "str | None"]
 MayAct = Callable[[Mapping[str, Any]], bool]
 
-# Let the pages load only our own style sheet, icon and scripts. Let scripts fetch only from the pages' own server.
-# Allow no inline script or style, and no frame.
+# Pages load only our own style sheet, icon and scripts, fetch only from our server, and have no inline code or frame.
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
@@ -40,23 +38,18 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 TOKEN: Final = "once"
-# A key in a request's WSGI environment. The value is True if the app's own tests made the request. A request that comes
-# over HTTP cannot set this value.
+# A key of a WSGI environment. The value is True if the app's own tests made the request. HTTP cannot set this value.
 EXEMPT: Final = "cronjobs.csrf_exempt"
-REALM: Final[dict[str, str | None]] = {
-    "realm": "cronjobs pages"
-    # The space in the realm makes Werkzeug quote the realm, as the standard requires.
-}
+# The space makes Werkzeug quote the realm, as the standard requires.
+REALM: Final[dict[str, str | None]] = {"realm": "cronjobs pages"}
 
 
 @dataclass(frozen=True)
 class Visitor:
-    """Somebody who may see the pages.
+    """Somebody who may see the pages, with the ``name`` for the audit trail.
 
-    ``name`` is for the audit trail. ``csrf`` is the token that each of the visitor's forms needs.
-
-    ``session`` is the value of a new cookie, or None if the visitor has a cookie already. If ``is_exempt``, the forms
-    need no ``csrf``.
+    Each of the visitor's forms needs the token ``csrf``, unless ``is_exempt``. ``session`` is the value of a new
+    cookie, or None if the visitor has a cookie already.
     """
 
     name: str
@@ -68,10 +61,7 @@ class Visitor:
 
 @dataclass(frozen=True)
 class Login:
-    """The visitor has followed the one-time link.
-
-    The answer to this request must set the cookie and redirect to an address without the token.
-    """
+    """A visitor follows the one-time link. The answer sets the cookie and redirects to an address without the token."""
 
     session: str
 
@@ -81,19 +71,13 @@ class Access(Protocol):
     def cookie(self) -> str: ...
 
     def admit(self, request: PageRequest) -> Visitor | Login:
-        """Return the visitor, or a Login if the request follows the one-time link.
-
-        Raises HTTPException if anybody else sent the request.
-        """
+        """Return the visitor, or a Login if the request follows the one-time link. Raises HTTPException for others."""
         ...
 
 
 @dataclass
 class LinkAccess:
-    """Gives access to the first browser that follows the link. The link works only once.
-
-    ``hosts`` are the Host headers to accept.
-    """
+    """Gives access to the first browser that follows the link, once. ``hosts`` are the Host headers to accept."""
 
     name: str
     hosts: Collection[str]
@@ -104,8 +88,7 @@ class LinkAccess:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def admit(self, request: PageRequest) -> Visitor | Login:
-        # Prevent DNS rebinding. If another site's name resolves to this machine, browsers send that name in the Host
-        # header, so refuse unknown names.
+        # DNS rebinding: if another site's name resolves to this machine, browsers send that name in the Host header.
         if request.asked_host not in self.hosts:
             raise MisdirectedRequest(
                 "this server does not accept the host name of this address; to allow that name, start the server with "
@@ -125,7 +108,7 @@ class LinkAccess:
         return Visitor(self.name, csrf_of(session, self.name), self.may_act)
 
     def _log_in(self, request: PageRequest) -> str | None:
-        # Ignore a browser that only prefetches the link, because the link works only once.
+        # A browser that only prefetches the link must not use it up.
         if "prefetch" in request.header("Sec-Purpose") + request.header("Purpose"):
             return None
         with self._lock:
@@ -137,10 +120,7 @@ class LinkAccess:
 
 @dataclass(frozen=True)
 class AppAccess:
-    """Gives access to users of the app in which the pages are mounted.
-
-    ``viewer`` returns the user's name, or None for somebody who may see nothing.
-    """
+    """Gives access to the app's users. ``viewer`` returns the user's name, or None for one who may see nothing."""
 
     viewer: Viewer | None
     may_act: MayAct | None = None
@@ -183,10 +163,7 @@ def basic_auth(password: str | None) -> Viewer:
 
 
 def csrf_of(session: str, name: str) -> str:
-    """Return the token for the session's forms.
-
-    The token is derived from the session cookie, which scripts cannot read.
-    """
+    """Derive the token for the session's forms from the session cookie, which scripts cannot read."""
     return hmac.new(session.encode(), f"csrf {name}".encode(), sha256).hexdigest()
 
 
@@ -195,8 +172,7 @@ def require_same_site(request: PageRequest, visitor: Visitor, given: str) -> Non
     site, origin = request.header("Sec-Fetch-Site"), request.header("Origin")
     ours = site in ("", "same-origin")
     if origin == "null":
-        # Browsers send the origin "null" from pages with the policy no-referrer, such as ours. They also send "null"
-        # from sandboxed frames, so require that Sec-Fetch-Site says "same-origin".
+        # Browsers send "null" from pages with the policy no-referrer, such as ours, but also from sandboxed frames.
         ours = site == "same-origin"
     elif origin:
         ours = ours and request.is_of(origin)

@@ -1,8 +1,7 @@
 """Serve the pages with waitress, and add the limits that waitress lacks (docs/adr/0032).
 
-waitress reads a whole request before it hands the request to a thread, so a slow client occupies no thread. This module
-adds a deadline by which the whole request must have arrived. If there are too many connections, this module closes the
-connection that has waited longest.
+waitress reads a whole request before it hands it to a thread, so a slow client occupies no thread. This module adds a
+deadline for the whole request. Of too many connections, it closes the one that has waited longest.
 """
 
 from __future__ import annotations
@@ -29,21 +28,17 @@ except ModuleNotFoundError:
     raise WebMissing from None
 
 THREADS: Final = 8
-# A client must send a whole request within this time. After the answer is ready, the client has the same time to read
-# the answer and to send the next request.
+# A client must send a whole request within this time. It has as long to read a ready answer and send the next request.
 TIMEOUT_S: Final = 30.0
 LONGEST_HEAD: Final = 32 * 1024  # bytes
-# At most this many connections may wait for the rest of a request. If there are more, the server closes the connection
-# that has waited longest.
-MOST_WAITING: Final = 500
-LEAVING_S: Final = 3.0  # seconds to finish running requests after stop()
+MOST_WAITING: Final = 500  # at most this many connections may wait for the rest of a request
+LEAVING_S: Final = 3.0  # for running requests after stop()
 
 
 class Parser(HTTPRequestParser):
     def parse_header(self, header_plus: bytes) -> None:
         super().parse_header(header_plus)
-        # Refuse chunked bodies. Browsers never send a form in chunks, and waitress keeps the first line of a chunk in
-        # memory, however long that line is.
+        # Browsers never send a form in chunks, and waitress keeps the first line of a chunk in memory at any length.
         if self.chunked:
             raise TransferEncodingNotImplemented("Transfer-Encoding requested is not supported.")
 
@@ -87,8 +82,7 @@ class Server(TcpWSGIServer):
             ident="cronjobs",
             backlog=128,
             cleanup_interval=1,
-            # MOST_WAITING connections that wait for a request, and 100 connections whose request is being answered
-            connection_limit=MOST_WAITING + 100,
+            connection_limit=MOST_WAITING + 100,  # those that wait for a request, and those that are being answered
             log_socket_errors=False,
             outbuf_overflow=1 << 26,  # in bytes; waitress would write a longer page to a temporary file
             max_request_header_size=LONGEST_HEAD,
@@ -107,8 +101,7 @@ class Server(TcpWSGIServer):
         return int(self.effective_port)
 
     def stop(self) -> None:
-        # A second signal may come after the trigger was closed. The trigger's descriptor may then belong to another
-        # file.
+        # When a second signal comes, the trigger may be closed, and its descriptor may belong to another file.
         if not self._stopped:
             self._stopped = True
             self.pull_trigger()
@@ -138,7 +131,7 @@ class Server(TcpWSGIServer):
     def accept(self) -> Any:
         try:
             return super().accept()
-        except OSError:  # we are out of descriptors, so close a connection that waits
+        except OSError:  # out of descriptors
             self._drop_oldest()
             return None
 
@@ -154,10 +147,7 @@ class Server(TcpWSGIServer):
 
 
 class StderrHandler(logging.Handler):
-    """Prints each error that waitress logs as one line.
-
-    Leaves out the request's address, which may hold private data.
-    """
+    """Prints each error that waitress logs as one line, without the request's address, which may hold private data."""
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None

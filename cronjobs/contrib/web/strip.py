@@ -36,7 +36,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Strip:
-    """A schedule's strip. ``letters`` has one letter for each quarter, beginning with quarter number ``first``."""
+    """A schedule's strip. ``letters`` has one letter for each quarter, from quarter number ``first`` on."""
 
     name: str
     letters: str
@@ -68,7 +68,7 @@ def first_quarter(now: datetime) -> int:
 
 
 def hours_below(first: int, times: LocalTimes) -> list[tuple[float, str]]:
-    """Return where every sixth local hour begins, as a percentage of the strip's width, with the hour as text."""
+    """Return where every sixth local hour begins, as a percentage of the strip, with the hour as text."""
     found = []
     for place in range(QUARTERS):
         local = times.local(_instant_of(first + place))

@@ -1,7 +1,6 @@
-"""Render templates. Make every value safe to show.
+"""Render templates, in which every value is safe to show, and an undefined name is an error.
 
 Anybody may have written the texts in the database. So mask secrets, make control characters visible, and escape markup.
-A template that uses an undefined name raises an error.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def environment() -> Environment:
 
 
 def shown(value: Any) -> Any:
-    """Return *value* as text that is safe to show. Markup from a template's own macro stays as it is."""
+    """Return *value* as text that is safe to show. Markup of a template's own macro stays as it is."""
     if value is None:
         return ""
     if isinstance(value, int) or hasattr(value, "__html__"):

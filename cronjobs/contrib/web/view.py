@@ -1,4 +1,4 @@
-"""The parts that all pages share: the addresses, the request with its visitor, and the messages after an action."""
+"""What all pages share: addresses, the request with its visitor, and the messages after an action."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from cronjobs.engine.config.settings import Settings
 
 PAGES: Final = {"/": "Overview", "/jobs": "Jobs", "/types": "Job types", "/queues": "Queues", "/hosts": "Hosts"}
 
-# The messages after a POST. The redirect's address contains only a message's key, because pages never show text from an
-# address.
+# The messages after a POST. The redirect's address has only a message's key: pages never show text from an address.
 SAID: Final = {
     "retried": "The job is queued again and due now.",
     "cancelled": "The job is cancelled.",
@@ -51,10 +50,7 @@ def address(base: str, path: str, /, **query: object) -> str:
 
 @dataclass(frozen=True)
 class View:
-    """The request that one page answers.
-
-    If ``visitor`` is None, the page is a standalone file, without links and forms.
-    """
+    """The request that a page answers. Without a ``visitor``, the page is a standalone file without links and forms."""
 
     settings: Settings
     times: Times
@@ -63,8 +59,7 @@ class View:
     path: str = "/"
     query: Mapping[str, str] = field(default_factory=dict)
     project: str = ""
-    # The style sheet of a standalone file. The template does not escape its text, because the text comes from this
-    # package.
+    # The style sheet of a standalone file. It comes from this package, so the template does not escape it.
     sheet: str = field(default="", repr=False)
 
     @property
@@ -80,10 +75,7 @@ class View:
         return " · ".join(safe(part, 60) for part in (self.project, self.settings.environment) if part)
 
     def url(self, path: str, /, **query: object) -> str:
-        """Return the address of *path*, which is the path of one of our pages and begins with a slash.
-
-        Pass values from database rows only in *query*, because *path* is not encoded.
-        """
+        """Return the address of the page at *path*, which is not encoded. Pass values of rows only in *query*."""
         return address(self.base, path, **query)
 
     def page(self, template: str, **values: Any) -> str:

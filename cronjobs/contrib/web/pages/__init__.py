@@ -1,1 +1,1 @@
-"""One module per page. Each module queries the store and renders the HTML."""
+"""One module per page, which queries the store and renders the HTML."""

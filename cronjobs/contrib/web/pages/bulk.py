@@ -1,7 +1,4 @@
-"""The page of a change to many jobs: what the change will do, and how far it has come.
-
-After the change has ended, the page also shows the remaining findings and causes.
-"""
+"""The page of a change to many jobs: what it will do, how far it has come, and at its end what is still wrong."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ from cronjobs.engine.rules.causes import CauseName, cause_of
 from cronjobs.errors import UsageError
 
 KINDS_SHOWN: Final = 20
-# Read this many of the newest attempts of a changed job. The last failed attempt is among these attempts.
-ATTEMPTS_READ: Final = 5
+ATTEMPTS_READ: Final = 5  # the last failed attempt of a changed job is among this many of its newest attempts
 
 
 def bulk(connection: Connection, view: View, types: JobTypes) -> str:
@@ -81,10 +77,10 @@ def _nothing(verb: str, wrong: str, typed: str = "") -> dict[str, Any]:
 
 
 def _cause(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> CauseName | None:
-    """Return the name of the cause, if the search is for one cause and has no other condition.
+    """Return the name of the cause, if the search is for one cause and nothing else.
 
-    After the change has ended, no dead job has the cause any more. Then take the cause's name from an attempt of a job
-    that the change has changed. Return None if the attempts of these jobs have been pruned.
+    When the change has ended, no dead job has the cause any more. Then an attempt of a changed job has its name, unless
+    it was pruned.
     """
     key = bulk.wanted.cause
     if key is None or bulk.wanted != Filter(cause=key):

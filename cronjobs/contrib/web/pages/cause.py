@@ -20,7 +20,7 @@ CAUSES: Final = 10
 
 
 def cause(connection: Connection, view: View, _types: JobTypes, key: str) -> str:
-    """Return the page about a cause. There is a page even if no dead job has the cause any more."""
+    """Return the page about a cause, even if no dead job has it any more."""
     found, ids = find_cause(connection, key)
     _, runs = (0, ()) if found is None else listing.attempts_of(connection, found.sample_job_id, 1)
     return view.page(

@@ -40,7 +40,7 @@ def last_ticks(connection: Connection, view: View) -> list[dict[str, Any]]:
 
 
 def _described(rows: Sequence[Row[Any]], view: View) -> list[dict[str, Any]]:
-    """Return the rows of ticks as dicts. Add what each tick did, and whether its host has been silent since then."""
+    """Return ticks as dicts, with what each tick did, and whether its host has been silent since then."""
     now, settings, holders = view.times.now, view.settings, Holders()
     found = []
     for tick in (dict(row._mapping) for row in rows):

@@ -1,7 +1,4 @@
-"""The page of one job.
-
-It shows the sentences of ``cronjobs explain``, the job's columns, and each attempt with its error and output.
-"""
+"""The page of one job: the sentences of ``cronjobs explain``, the columns, and each attempt's error and output."""
 
 from __future__ import annotations
 
@@ -59,8 +56,7 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
         earlier=earlier,
         so_far=so_far,
         progress=how_far(row, view),
-        # The page shows failed attempts with their errors. Show the job's own error only if no attempt has it, for
-        # example if the job died at its deadline.
+        # The attempts show their errors, so show the job's own only if it is none of theirs, as after a deadline.
         last_error=row.last_error if row.last_error not in [run.error for run in runs] else None,
         runs=runs,
         left_out=count - len(runs),
@@ -68,7 +64,7 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
 
 
 def _cause(row: Any) -> str | None:
-    """Return the key of the page about the job's cause of death, or None if the job is not dead or was dismissed."""
+    """Return the key of the job's cause of death, or None if the job is not dead or was dismissed."""
     if row.status != Status.DEAD or is_dismissed(row._mapping):
         return None
     return cause_of(row.job_type, row.error_type, row.last_error).key

@@ -33,11 +33,9 @@ from cronjobs.model import Status
 SHOWN: Final = 50
 MOST_SHOWN: Final = 500
 GROUPS_SHOWN: Final = 10
-# Read the errors of this many of the newest dead jobs, and of the same number of failed jobs.
-ERRORS_READ: Final = 2_000
+ERRORS_READ: Final = 2_000  # read the errors of this many of the newest dead jobs, and of as many failed jobs
 LONGEST_NOTE: Final = 2_000  # in characters; the line shows as many as fit
-# an address may have these fields instead of "q"
-FIELDS: Final = ("type", "status", "error", "queue", "schedule", "key")
+FIELDS: Final = ("type", "status", "error", "queue", "schedule", "key")  # an address may have these instead of "q"
 SORTS: Final = {
     "-id": "newest first",
     "id": "oldest first",
@@ -91,7 +89,7 @@ def jobs(connection: Connection, view: View, _types: JobTypes) -> str:
 
 
 def typed_in(query: Mapping[str, str]) -> str:
-    """Return the text of the search field. An address without "q" may have a part of the search in each of FIELDS."""
+    """Return the text of the search field: the address's "q", or else the search that its FIELDS make up."""
     if "q" in query:
         return query["q"]
     given: dict[str, Any] = {name: query[name] for name in FIELDS if query.get(name, "").strip()}
@@ -147,10 +145,9 @@ def how_far(row: Any, view: View) -> Progress | None:
 
 
 def _payload(row: Any, view: View) -> str:
-    """Return a job's payload as text.
+    """Return a job's payload as text, by which a table tells jobs of the same type without errors apart.
 
-    If a job has no error, its row in the table shows this text, which shows how jobs of the same type differ. A
-    standalone report may be sent to other people, so it has no payloads.
+    A standalone report may be sent to other people, so it has no payloads.
     """
     if view.alone or row.payload in ({}, None) or isinstance(row.payload, BadJson):
         return ""
@@ -159,10 +156,7 @@ def _payload(row: Any, view: View) -> str:
 
 
 def errors(connection: Connection, wanted: Filter) -> Errors | None:
-    """Group the newest failed and dead jobs by error. Include only jobs that match *wanted*.
-
-    Return None if *wanted* asks for another status.
-    """
+    """Group the newest failed and dead jobs that match *wanted* by error. Return None if it asks for another status."""
     statuses = tuple(status for status in (Status.DEAD, Status.FAILED) if status in wanted.possible_statuses)
     if not statuses:
         return None

@@ -1,7 +1,4 @@
-"""The middle of the first page.
-
-It shows the running jobs, the queues with waiting jobs and the queues' trends, and the next schedules.
-"""
+"""The middle of the first page: running jobs, queues with waiting jobs and their trends, and the next schedules."""
 
 from __future__ import annotations
 
@@ -25,10 +22,7 @@ PAUSES: Final = 4
 
 
 class Waits(NamedTuple):
-    """A queue with due jobs.
-
-    ``trend`` is "paused", or a trend such as "growing: +12 in 10m", or "" if the trend is unknown.
-    """
+    """A queue with due jobs. ``trend`` is "paused", a trend such as "growing: +12 in 10m", or "" if unknown."""
 
     name: str
     queue: Queue
@@ -36,11 +30,7 @@ class Waits(NamedTuple):
 
 
 def now_sections(connection: Connection, health: Health, view: View) -> dict[str, Any]:
-    """Return the values for "now.html".
-
-    The template shows the jobs that have been running longest, the queues that have been waiting longest, the schedules
-    that are due next, and the pauses in force.
-    """
+    """Return the values for "now.html"."""
     running, holders = [SimpleNamespace(**each) for each in health.running[:RUNNING]], Holders()
     reported = tailing.progress_of(connection, [job.id for job in running])
     waiting = _waiting(connection, health)

@@ -1,7 +1,4 @@
-"""The first page.
-
-It shows the findings, the running and waiting jobs, the runs that are due next, and the schedules, worst first.
-"""
+"""The first page: findings, running and waiting jobs, the runs that are due next, and the schedules, worst first."""
 
 from __future__ import annotations
 
@@ -60,7 +57,7 @@ def first_sections(
 ) -> dict[str, Any]:
     """Return the values for "findings.html", "causes.html", "figures.html" and "schedules.html".
 
-    *number* is the number of the page. *most* is how many schedules a page has.
+    A page has *most* schedules, and *number* is the page's number.
     """
     begin = (number - 1) * most
     sought = view.query.get("find", "")[:LONGEST_SEARCH]
@@ -74,8 +71,7 @@ def first_sections(
         "health": health,
         "figures": _figures(health),
         "schedules": [
-            # As in ``cronjobs status``, show when the newest run began, not when it was due, because the run may have
-            # been late.
+            # As in ``cronjobs status``, the newest run's time is when it began. It may have been late.
             (row, last.get(row.id), Strip(row.name, letters[row.id], first))
             for row in (by_id[each] for each in ids if each in by_id)
         ],
@@ -113,10 +109,7 @@ def named(sought: str) -> Callable[[str], bool]:
 
 
 def _chosen(connection: Connection, health: Health, view: View, sought: str, limit: int) -> tuple[list[int], int]:
-    """Return the ids of the first *limit* matching schedules, and the number of all matching schedules.
-
-    A schedule matches if it is active and its name matches *sought*.
-    """
+    """Return the ids of the *limit* worst active schedules whose names match *sought*, and how many match in all."""
     every = view.settings.run.every
     if not sought.strip():
         return worst_first(connection, health, every, limit), health.schedules.active
@@ -151,7 +144,7 @@ def _strip_of(connection: Connection, facts: ScheduleFacts, view: View) -> Strip
 
 
 def _figures(health: Health) -> list[tuple[str, int, str]]:
-    """Return each figure's label, its number of jobs, and the status with which to list these jobs."""
+    """Return each figure's label, its number of jobs, and the status that lists them."""
     return [
         ("running", health.running_total, "running"),
         ("due", health.waiting.total("due"), "queued"),

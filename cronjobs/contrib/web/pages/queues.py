@@ -1,4 +1,4 @@
-"""The page of queues, limits and pauses. Each queue is shown with its waiting jobs."""
+"""The page of queues, limits and pauses."""
 
 from __future__ import annotations
 
@@ -35,11 +35,7 @@ def queues_sections(connection: Connection, health: Health, view: View) -> dict[
 
 
 def _limits(health: Health, view: View, running: Mapping[str, int]) -> list[tuple[str, str, int, bool, int]]:
-    """Return a row per limit.
-
-    A row has the limit's prefix and numbers, how many jobs are running, whether the limit is reached, and how many jobs
-    are waiting for it.
-    """
+    """Return for each limit: prefix, numbers, how many jobs run, whether it is reached, how many jobs wait for it."""
     rows = []
     for limit in view.settings.limits:
         most = [f"{limit.most:,}"] if limit.most is not None else []

@@ -1,7 +1,4 @@
-"""The page of one schedule.
-
-It shows the schedule's strip, its definition, and its occurrences in the sentences of ``cronjobs explain``.
-"""
+"""The page of one schedule: its strip, its definition, and its occurrences as ``cronjobs explain`` words them."""
 
 from __future__ import annotations
 
@@ -28,8 +25,7 @@ from cronjobs.model import Status, duration_text
 
 SHOWN: Final = 50
 LONGEST: Final = timedelta(days=31)
-# If more than this many usual occurrences follow one another, the page shows one line for all of them.
-FOLDED: Final = 3
+FOLDED: Final = 3  # the page folds more usual occurrences in a row than this into one line
 
 
 def schedule(connection: Connection, view: View, types: JobTypes) -> str:
@@ -65,10 +61,9 @@ def schedule(connection: Connection, view: View, types: JobTypes) -> str:
 
 
 def badge(explanation: Explanation) -> tuple[str, str]:
-    """Return the outcome of an occurrence in words, and the name of the outcome's colour.
+    """Return an occurrence's outcome in words, and the name of its colour.
 
-    If the occurrence made a job, the outcome is the job's current status. If the job is gone, the outcome is "pruned"
-    or "dead, and pruned".
+    If the occurrence made a job, the outcome is the job's status, or "pruned" or "dead, and pruned" if the job is gone.
     """
     job, facts = explanation.facts.get("job"), explanation.facts
     if explanation.verdict != "enqueued":
@@ -111,10 +106,7 @@ def _definition(stored: Any, next_at: datetime | None, view: View) -> dict[str, 
 
 
 def _in_words(key: str, value: Any) -> tuple[str, str]:
-    """Return the name of a definition's key, and the value in words.
-
-    The values of keys that end in _s are in seconds.
-    """
+    """Return the name of a definition's key, without _s for seconds, and the value in words."""
     if key.endswith("_s") and isinstance(value, int | float):
         try:
             return key.removesuffix("_s"), duration_text(timedelta(seconds=value))
@@ -124,9 +116,6 @@ def _in_words(key: str, value: Any) -> tuple[str, str]:
 
 
 def _alike(explanations: Sequence[Explanation]) -> list[tuple[bool, list[Explanation]]]:
-    """Group the occurrences, newest first.
-
-    True marks a group of more than FOLDED usual occurrences. The page shows such a group as one line.
-    """
+    """Group the occurrences, newest first. True marks a group to fold, of more than FOLDED usual occurrences."""
     groups = [(usual, [*several]) for usual, several in groupby(reversed(explanations), key=lambda each: each.usual)]
     return [(usual and len(several) > FOLDED, several) for usual, several in groups]
