@@ -60,7 +60,10 @@ class JsonField(models.JSONField):
 
 
 class InstantField(models.DateTimeField):
-    """An instant: timestamptz on PostgreSQL, microseconds since 1970 on SQLite, in Python a datetime as USE_TZ says."""
+    """An instant: timestamptz on PostgreSQL, microseconds since 1970 on SQLite.
+
+    In Python the value is a datetime: aware with USE_TZ = True, else naive.
+    """
 
     def get_internal_type(self) -> str:
         # As "DateTimeField", Django would parse SQLite's integer as the text of a date.
