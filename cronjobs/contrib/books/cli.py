@@ -13,6 +13,7 @@ from cronjobs.contrib.books.judging import BESIDE, OPEN, SETTLED, Book, DayBook,
 from cronjobs.desk.cli.options import JsonOption, Source, schedule_names
 from cronjobs.desk.cli.output import table, width, wrapped, write
 from cronjobs.desk.cli.project_database import jobs_database
+from cronjobs.desk.insight.finding import several
 from cronjobs.desk.insight.formatting import Times, counted, safe
 from cronjobs.desk.insight.instants import since_instant
 from cronjobs.engine.command.printing import json_text
@@ -123,7 +124,7 @@ def _lines(
     if notes:
         yield ""
     for note, names in list(notes.items())[:NOTES_SHOWN]:
-        yield from wrapped(f"{safe(_few(names), 200)}: {safe(note)}", width(), "  ")
+        yield from wrapped(f"{safe(several(names), 200)}: {safe(note)}", width(), "  ")
     if len(notes) > NOTES_SHOWN:
         yield f"… and {len(notes) - NOTES_SHOWN} more notes (--json lists all)"
     yield ""
@@ -142,8 +143,8 @@ def _lines(
 
 def _rows(days: Sequence[DayBook], shown: Sequence[str]) -> Iterator[list[str]]:
     """Yield a row per day. Consecutive days on which everything ran share a row."""
-    for quiet, several in groupby(days, _is_quiet):
-        group = list(several)
+    for quiet, alike in groupby(days, _is_quiet):
+        group = list(alike)
         for part in [group] if quiet else [[day] for day in group]:
             first, last = part[0].day, part[-1].day
             said = first.isoformat()
@@ -151,12 +152,6 @@ def _rows(days: Sequence[DayBook], shown: Sequence[str]) -> Iterator[list[str]]:
                 said += f" … {last:%m-%d}" if first.year == last.year else f" … {last}"
                 said += f" ({len(part)})"
             yield [safe(part[0].schedule), said, *_cells(total_of(part), shown), ""]
-
-
-def _few(names: Sequence[str]) -> str:
-    """Join the names, as in "a, b, c and 4 more"."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
 
 
 def _is_quiet(day: DayBook) -> bool:

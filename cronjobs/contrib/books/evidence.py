@@ -175,7 +175,10 @@ def in_order(
 
 
 def _owner(job: UnnamedJob, names: Mapping[str, Sequence[Name]]) -> str | None:
-    """Return the current name of the schedule that was called ``job.schedule`` when the job was due, or else ever."""
+    """Return the current name of the schedule that was called ``job.schedule`` when the job was due.
+
+    If no schedule had that name then, choose one that had it at another time.
+    """
     owners = [now for now, several in names.items() if any(each.name == job.schedule for each in several)]
     at = from_microseconds(job.at)
     then = [now for now in owners if any(each.holds(job.schedule, at) for each in names[now])]

@@ -94,7 +94,7 @@ def copy(
                 progress=lambda table, done, total: line.say(f"{table}: {done:,} of {total:,}"),
             )
         except SchemaMissing:
-            # The new side: require_tables has created the tables of the old side.
+            # The new side lacks tables, because require_tables has created those of the old side.
             raise SchemaMissing(str(target.address), _upgrade(typed)) from None
         except BaseException:
             with suppress(CronjobsError):

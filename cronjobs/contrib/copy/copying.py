@@ -80,8 +80,8 @@ def copy(
     *wait* is how long to wait for running jobs on the old side; if None, refuse to copy while a job is running. Raises
     CopyRefused, ForeignDatabase or DatabaseError.
 
-    At most one side is open at any time. If the copy fails before COMMIT, nothing is written to the new side, and the
-    old side is reopened if this copy closed it and no other copy has begun since. After COMMIT, the old side stays
+    At most one side is open at any time. If the copy fails before COMMIT, nothing is written to the new side. Then the
+    old side is reopened if this copy closed it, unless another copy has begun since. After COMMIT, the old side stays
     closed.
     """
     if not source.is_sqlite or target.is_sqlite:

@@ -1,7 +1,7 @@
 """The workers of a supervisor's loop: submit each attempt to a cluster, and return its outcome.
 
-One thread attends to all attempts: it writes their tokens, submits them, and gets the cluster's messages. Whether an
-attempt has begun, is running or has ended, the thread reads from the attempt's token in the database. It does not rely
+One thread attends to all attempts: it writes their tokens, submits them, and gets the cluster's messages. An attempt's
+token in the database shows the thread whether the attempt has begun, is running or has ended. The thread does not rely
 on the cluster's reports, so no attempt ends because the scheduler is away or has lost its state.
 """
 
@@ -309,7 +309,10 @@ class ClusterWorkers(Workers):
         return far.adrift or far.asked is not None
 
     def _look(self) -> None:
-        """Read the tokens of the written attempts, and act on their states: more often while an attempt is urgent."""
+        """If a look is due, read the tokens of the written attempts, and act on their states.
+
+        Look more often while an attempt is urgent.
+        """
         now = self.clock.monotonic()
         written = [far for far in self._far.values() if far.written]
         self._note_waiting(written, now)

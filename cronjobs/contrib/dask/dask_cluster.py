@@ -93,14 +93,14 @@ class DaskCluster:
             self._calls.submit(_quietly, future.cancel)
 
     def avoid(self, worker: str) -> None:
-        """Prefer other workers until the scheduler hears from *worker*, which has lost an attempt, again.
+        """*worker* has lost an attempt. Prefer other workers until the scheduler hears from it again.
 
         A frozen worker looks idle to the scheduler, and stays in the scheduler's list for minutes (``worker-ttl``).
         """
         self._avoided.setdefault(worker, None)
 
     def stop(self, worker: str, job_id: int, attempt: int, reason: str) -> None:
-        """Ask the guard on *worker* to stop an attempt. The request may get lost, so repeat it until that happens."""
+        """Ask the guard on *worker* to stop an attempt. The request may get lost, so callers repeat it."""
         client, called = self._client, (job_id, attempt)
         if client is not None and called not in self._stopping:
             self._stopping.add(called)

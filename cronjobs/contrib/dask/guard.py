@@ -1,4 +1,4 @@
-"""The guard: the function with which a cluster's worker runs one attempt, and no other worker runs that attempt.
+"""The guard: the function that a cluster's worker calls to run one attempt, which no other worker may run.
 
 The guard takes the attempt's token in the database, starts the handler in a child process of the launcher, and holds a
 permit. If the database does not confirm the permit in time, the child process is killed before the lease ends. A
@@ -59,7 +59,7 @@ def run(text: str) -> str:
     _running[place] = stop
     try:
         report = _run(spec, settings, permit).encode()
-    finally:  # even after an error, or the permit would hold the attempt forever
+    finally:  # stop renewing the permit even after an error, or it would hold the attempt forever
         permit.confirm_no_more()
         _running.pop(place, None)
     permit.end(report)

@@ -67,7 +67,7 @@ class HeldPermit:
         self._over.set()
 
     def end(self, report: str) -> None:
-        """Write the outcome, in case the cluster cannot reach the supervisor. The attempt's processes have ended."""
+        """Write the outcome, in case the cluster cannot reach the supervisor. First let the attempt's processes end."""
         if len(report) > tokens.MOST_ENDED:
             return
         for _ in range(LAST_TRIES):

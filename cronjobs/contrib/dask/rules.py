@@ -11,7 +11,7 @@ from cronjobs.text import ERROR_LIMIT, one_line
 DIFFERS_FOR: Final = timedelta(minutes=10)  # for this long, a deploy may be why a worker's code differs
 DIFFERS_AFRESH: Final = timedelta(hours=1)  # after this long without a difference, the next belongs to another deploy
 DIFFERS_AGAIN: Final = timedelta(seconds=20)  # time until the next try during a deploy
-AWAY_AGAIN: Final = timedelta(seconds=10)  # time until the next try if scheduler or worker could not begin the attempt
+AWAY_AGAIN: Final = timedelta(seconds=10)  # time until the next try if the cluster could not begin the attempt
 
 
 class Versions(NamedTuple):

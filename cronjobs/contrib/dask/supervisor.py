@@ -97,7 +97,7 @@ def _supervise(supervision: Supervision, settings: Settings, lock: SupervisorLoc
     locked_by = str(replace(identity, tick=TAG + identity.tick))
     unreported = Unreported(settings.file, locked_by)
     unreported.begin()
-    # Without a deadline no job is too long, so no job needs a long job's process.
+    # A supervisor has no deadline, so no job is too long for it, and it needs no processes for long jobs.
     ours = replace(settings, run=replace(settings.run, budget=NO_DEADLINE, long_jobs=0))
     workers = ClusterWorkers(
         executor,

@@ -27,7 +27,7 @@ _lock: Final = threading.Lock()
 
 
 def _settings_here(claimed: Settings) -> Settings:
-    """Return the settings in the worker's own configuration file, else those *claimed*. Raises CronjobsError.
+    """Return the settings in the worker's own file, else *claimed*, the claiming host's. Raises CronjobsError.
 
     Either way they hold the worker's own secrets, because the claiming host sends none.
     """

@@ -211,7 +211,7 @@ class JobAdmin(ReadOnlyAdmin):
         self._act(request, queryset, "cancel", operating.cancel, "cancelled")
 
     def _act(self, request: Any, queryset: Any, name: str, write: Callable[..., Changed], done: str) -> None:
-        """Change the chosen jobs in short transactions, for which ticks wait only briefly, in the user's name."""
+        """Change the chosen jobs in the user's name, in short transactions, so that ticks wait only briefly."""
         actor = one_line(clean(request.user.get_username()), 200)
         act = OperatorAction(name, actor, Identity.here().host, None)
         chosen = list(queryset.order_by("id").values_list("id", flat=True))

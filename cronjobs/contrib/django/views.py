@@ -28,7 +28,7 @@ from cronjobs.engine.config.django_project import config_file, in_tests
 from cronjobs.installed import needed
 
 REQUEST: Final = "cronjobs.contrib.django.request"
-# As in contrib.web.security, which is not imported here because not every project has the packages that it needs.
+# As in contrib.web.security. That module needs packages that not every project has, so it is not imported here.
 EXEMPT: Final = "cronjobs.csrf_exempt"
 
 Asked = Callable[[Any], bool]

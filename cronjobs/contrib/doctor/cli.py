@@ -14,7 +14,7 @@ from cronjobs.clock import SYSTEM
 from cronjobs.contrib.doctor.diagnosis import Diagnosis
 from cronjobs.contrib.doctor.examine import CHECKS, Examination, examine
 from cronjobs.contrib.doctor.patient import ExaminedSite, patient_of
-from cronjobs.contrib.doctor.release import ReleaseFacts, ReleaseItem, checklist
+from cronjobs.contrib.doctor.release import FOR_A_PERSON, ReleaseFacts, ReleaseItem, checklist
 from cronjobs.contrib.doctor.statements import delivered
 from cronjobs.desk.cli.known_types import known_types, users_code
 from cronjobs.desk.cli.loading import load_settings
@@ -146,7 +146,7 @@ def _item_lines(items: Sequence[ReleaseItem], counts: Counter[str]) -> Iterator[
     for answer in ("to do", "ask", "ok"):
         for item in items:
             if item.answer == answer:
-                said = item.text if item.text != "a machine cannot know" else item.about
+                said = item.text if item.text != FOR_A_PERSON else item.about
                 yield from _entry(item.item, label, answer, said, item.do)
     yield ""
     yield f"{counts['to do']} to do, {counts['ask']} to ask a person, {counts['ok']} ok"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cronjobs.clock import SYSTEM
 from cronjobs.desk.cli import project_database
+from cronjobs.desk.cli.crontab import config_file
 from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.cli.loading import load_settings
 from cronjobs.desk.cli.options import Source
@@ -69,7 +70,7 @@ class ExaminedSite:
 
 def patient_of(source: Source, open_things: ExitStack) -> ExaminedSite:
     """Return the host, file and database to examine. The database stays open until *open_things* is closed."""
-    file = program.absolute(Path(source.given("config") or os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml"))
+    file = config_file(source.ctx, source.config)
     patient = ExaminedSite(file, _host(file), SYSTEM.now(), os.environ, known_types)
     settings, unusable = _settings(source, file)
     patient = replace(patient, settings=settings, unusable=unusable)

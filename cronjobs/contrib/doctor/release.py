@@ -294,4 +294,5 @@ _ASKED: Final = (
         "cronjobs explain 17; docs/how-to/troubleshooting.md",
     ),
 )
-QUESTIONS: Final = tuple(ReleaseItem(item, text, "ask", "a machine cannot know", do) for item, text, do in _ASKED)
+FOR_A_PERSON: Final = "a machine cannot know"  # the text of an item that has only a question
+QUESTIONS: Final = tuple(ReleaseItem(item, text, "ask", FOR_A_PERSON, do) for item, text, do in _ASKED)

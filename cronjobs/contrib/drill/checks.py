@@ -54,8 +54,8 @@ def restarted(form: Form, seen: InterruptedSends, grace_s: float) -> Check:
         held = in_midrun and clean and seen.took_s <= grace_s + SLACK_S
         how = f"SIGTERM mid-run: the tick ended with {seen.code} after {seen.took_s:.1f} s"
     else:
-        # A kill in the middle of the work leaves a lease and an unrecorded mail. Without both, the kill came at another
-        # moment, and proves nothing.
+        # A kill in the middle of the work leaves a lease and an unrecorded mail. If either is missing, the kill came at
+        # another moment, and proves nothing.
         held = in_midrun and seen.code == -signal.SIGKILL and seen.leases > 0 and seen.unrecorded > 0
         how = (
             "kill -9 mid-run, after the mail server accepted a mail and before the job recorded it: the tick exited "

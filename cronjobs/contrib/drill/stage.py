@@ -86,7 +86,7 @@ class StagedTick:
 
 @dataclass
 class Stage:
-    """The stage of a drill, which only reads and enqueues in ``database``. Commands and ticks do the rest."""
+    """The stage of a drill. The drill only reads and enqueues in ``database``; commands and ticks do the rest."""
 
     folder: Path
     database: Database

@@ -84,6 +84,8 @@ def _check(found: ExecArguments) -> None:
     if not found.name:
         raise WrongArguments("the run needs a name")
     if len(found.name) > LONGEST_NAME or not _CHARACTERS.issuperset(found.name):
-        raise WrongArguments(f'"{found.name}" is not a valid name: use up to 100 of the characters A–Z a–z 0–9 _ . : -')
+        raise WrongArguments(
+            f'"{found.name}" is not a valid name: use up to {LONGEST_NAME} of the characters A–Z a–z 0–9 _ . : -'
+        )
     if (found.line is None) == (not found.words):
         raise WrongArguments("give the command once: -c 'LINE', or -- PROGRAM ARGUMENT…")

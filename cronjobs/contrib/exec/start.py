@@ -102,8 +102,9 @@ class Supervised:
             recording.begin()
             status = self._wait()
             left = self.copier.take_the_rest()
-            self.ended = True
-            self._reap()
+            self.ended = True  # before we reap the process, because another process may then get its pid
+            assert self.child is not None
+            os.waitpid(self.child, 0)
             if left:
                 stay_for_the_others(left)
         unrecorded = recording.end(status, self.copier.tail, self.failure)
@@ -170,10 +171,6 @@ class Supervised:
         exited: bool = found.si_code == os.CLD_EXITED
         number: int = found.si_status
         return (number & 0xFF) << 8 if exited else number
-
-    def _reap(self) -> None:
-        assert self.child is not None
-        os.waitpid(self.child, 0)
 
     # --- signals ----------------------------------------------------------------------------------------------------
 

@@ -167,7 +167,7 @@ def _longest(ended: Sums, lately: Sums) -> list[Metric]:
 def _schedules(ended: Sums, schedules: Sequence[DueNext]) -> list[Metric]:
     """Return the schedules' metrics.
 
-    Of too many schedules, those with the lowest ids get labels of their own, so that none moves to OTHER later.
+    If there are too many schedules, those with the lowest ids get their own labels, so that none moves to OTHER later.
     """
     most = MOST_NAMES["occurrences"]
     names = {str(each.id): each.name if place < most else OTHER for place, each in enumerate(schedules)}

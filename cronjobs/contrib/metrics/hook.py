@@ -15,7 +15,7 @@ from cronjobs.engine.tick.extras import Hook, HookContext, RunSummary
 from cronjobs.errors import CronjobsError
 
 LEAST_LEFT_S: Final = 3.0  # do not write the file with less time than this left in the tick
-STALE: Final = timedelta(seconds=150)  # a tick writes an older file before its work too
+STALE: Final = timedelta(seconds=150)  # a tick also writes a file older than this before its work
 
 
 class MetricsHook(Hook):

@@ -237,7 +237,7 @@ def _is_user(word: str) -> bool:
 
 
 def _write_new(file: Path, text: str, env_file: Path, secrets: str | None) -> None:
-    """Write the YAML file and the env file, never over a file. If the YAML does not load, remove both."""
+    """Write the YAML file and the env file, never over a file, and load the YAML. After an error, remove both."""
     made: list[Path] = []
     try:
         for path, content in ((env_file, secrets), (file, text)):

@@ -57,7 +57,7 @@ class LineDifference:
 
 
 def paired(lines: Sequence[ImportedLine], settings: Settings) -> list[Pair]:
-    """Match each line to a schedule, preferably of the same command, name and time, and no schedule to two lines."""
+    """Match each line to a schedule, and each schedule to at most one line. Prefer the same command, name and time."""
     free = dict(settings.schedules)
     found: dict[int, Pair] = {}
 

@@ -288,7 +288,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _print_changed(old: str, restored: str, file: Path, cron: WhichCron) -> None:
-    """Print the restored lines that cron runs otherwise than their schedules, which have changed since the swap."""
+    """Print the restored lines whose schedules have changed since the swap, so that cron runs them differently."""
     handed_over = swapping.swapped_to(crontab.remove(old, file)).get(str(file), [])
     try:
         settings = settings_of_ticks(file, old)

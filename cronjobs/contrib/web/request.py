@@ -14,7 +14,7 @@ LONGEST_FORM: Final = 16 * 1024  # bytes
 MOST_FIELDS: Final = 20
 TICKED: Final = "job"  # only this field may be sent more than once, because each job has a checkbox
 MOST_TICKED: Final = 500
-# A path at which pages can be mounted. "//evil.example" is none, so no redirect leads to another site.
+# A path at which pages can be mounted. "//evil.example" does not match, so no redirect leads to another site.
 _MOUNT: Final = re.compile(r"(?:/[^/\\\s\x00-\x1f\x7f\ufffd]+)*")
 
 

@@ -38,7 +38,7 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 TOKEN: Final = "once"
-# A key of a WSGI environment. The value is True if the app's own tests made the request. HTTP cannot set this value.
+# A key of a WSGI environment. The value is True if the app's own tests made the request. Nobody can set it by HTTP.
 EXEMPT: Final = "cronjobs.csrf_exempt"
 # The space makes Werkzeug quote the realm, as the standard requires.
 REALM: Final[dict[str, str | None]] = {"realm": "cronjobs pages"}

@@ -1,7 +1,7 @@
 """Serve the pages with waitress, and add the limits that waitress lacks (docs/adr/0032).
 
 waitress reads a whole request before it hands it to a thread, so a slow client occupies no thread. This module adds a
-deadline for the whole request. Of too many connections, it closes the one that has waited longest.
+deadline for the whole request. If there are too many connections, it closes the one that has waited longest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ THREADS: Final = 8
 TIMEOUT_S: Final = 30.0
 LONGEST_HEAD: Final = 32 * 1024  # bytes
 MOST_WAITING: Final = 500  # at most this many connections may wait for the rest of a request
-LEAVING_S: Final = 3.0  # for running requests after stop()
+LEAVING_S: Final = 3.0  # how long running requests may take after stop()
 
 
 class Parser(HTTPRequestParser):

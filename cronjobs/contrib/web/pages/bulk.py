@@ -79,8 +79,8 @@ def _nothing(verb: str, wrong: str, typed: str = "") -> dict[str, Any]:
 def _cause(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> CauseName | None:
     """Return the name of the cause, if the search is for one cause and nothing else.
 
-    When the change has ended, no dead job has the cause any more. Then an attempt of a changed job has its name, unless
-    it was pruned.
+    When the change has ended, no dead job has the cause any more. Then take the name from an attempt of a changed job,
+    or return None if these attempts have been pruned.
     """
     key = bulk.wanted.cause
     if key is None or bulk.wanted != Filter(cause=key):

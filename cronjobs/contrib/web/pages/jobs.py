@@ -145,7 +145,7 @@ def how_far(row: Any, view: View) -> Progress | None:
 
 
 def _payload(row: Any, view: View) -> str:
-    """Return a job's payload as text, by which a table tells jobs of the same type without errors apart.
+    """Return a job's payload as text. In a row without an error, it shows how jobs of the same type differ.
 
     A standalone report may be sent to other people, so it has no payloads.
     """

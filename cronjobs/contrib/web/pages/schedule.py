@@ -25,7 +25,7 @@ from cronjobs.model import Status, duration_text
 
 SHOWN: Final = 50
 LONGEST: Final = timedelta(days=31)
-FOLDED: Final = 3  # the page folds more usual occurrences in a row than this into one line
+FOLDED: Final = 3  # more usual occurrences in a row than this share one line
 
 
 def schedule(connection: Connection, view: View, types: JobTypes) -> str:

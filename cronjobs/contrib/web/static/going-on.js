@@ -1,6 +1,6 @@
 // Sends each next step of a change to many jobs, after somebody has clicked the first step in this tab. Without this
-// script, each step takes a click. If somebody only opens the address of a step, the script sends nothing, because the
-// script looks for the click in the memory of the same tab.
+// script, each step takes a click. For somebody who only opens the address of a step, the script sends nothing, because
+// it looks for the click in the memory of the same tab.
 "use strict";
 (() => {
   const CLICKED = "cronjobs-going-on";
@@ -15,7 +15,7 @@
   const change = [form.action, ...NAMES.map((name) => form.elements[name].value)].join("\n");
   form.addEventListener("submit", () => remember(change));
 
-  // Send nothing if the user went back to this page or reloaded this page.
+  // Send nothing if the user went back to this page, or reloaded it.
   const came = performance.getEntriesByType("navigation")[0]?.type;
   if (!document.getElementById("goes-on") || came !== "navigate" || remembered() !== change) return;
 

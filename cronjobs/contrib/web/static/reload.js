@@ -112,8 +112,8 @@
     document.querySelector("footer").textContent = fresh.querySelector("footer").textContent;
   }
 
-  // Put a checkbox that selects all jobs of the page into the column's header. The checkbox works only with this
-  // script, so the server's HTML does not contain the checkbox.
+  // Put a checkbox for all jobs of the page into the column's header. It needs this script, so the server's HTML does
+  // not have it.
   function boxForAll() {
     const boxes = document.querySelectorAll('input[name="job"][form="ticked"]');
     const head = document.querySelector(".jobs th:first-child");
@@ -126,7 +126,7 @@
     head.replaceChildren(all);
   }
 
-  // Return true if the user is typing, has changed a field, or has selected text. Then the content must stay as it is.
+  // Return true if the content must stay: the user is typing, has changed a field, or has selected text.
   function inUse() {
     const content = document.getElementById("content");
     const active = document.activeElement;
@@ -143,8 +143,8 @@
     return Boolean(marked && !marked.isCollapsed && content.contains(marked.anchorNode));
   }
 
-  // Give each element a name that stays the same from one answer of the server to the next. The name is made of the
-  // heading of the element's section, and of the element's address or text.
+  // Give each element a name that is the same in each answer of the server: the heading of its section, and its address
+  // or text.
   function named(root, selector) {
     const seen = new Map();
     return Array.from(root.querySelectorAll(selector), (each) => {
