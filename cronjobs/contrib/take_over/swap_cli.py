@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Final
 
 import typer
@@ -98,7 +99,7 @@ def swap(
         raise crontab.CrontabError(
             f"the lines that the schedules in {wanted.file} run were already handed over to "
             f"{one_line(elsewhere[0], 300)}. If the project has moved from there, run cronjobs crontab remove --config "
-            f"{one_line(elsewhere[0], 300)}, and then cronjobs crontab install, which takes these lines over"
+            f"{quote(one_line(elsewhere[0], 300))}, and then cronjobs crontab install, which takes these lines over"
         )
     if not numbers:
         raise crontab.CrontabError(
@@ -119,7 +120,7 @@ def swap(
         tick = trial(wanted, environment, force, [*taken, *double_runs.left_to_cron(old, wanted.settings)])
         write(old, new)
         # with --config, so that the command works from any folder
-        way_back = f"cronjobs crontab restore --config {one_line(str(wanted.file), 300)}"
+        way_back = f"cronjobs crontab restore --config {quote(one_line(str(wanted.file), 300))}"
         echo(f"cronjobs now runs {len(numbers)} of the crontab's lines; to go back: {way_back}")
         print_tick(tick, wanted, environment)
         if not tick.works:
@@ -165,7 +166,7 @@ def restore(
         whose = f"the crontab of {host.user().pw_name}"
         echo(f'{whose} has no lines that "crontab swap" handed over to {file}: nothing to restore')
         if others := swapping.swapped_to(old):
-            ways = "; ".join(f"cronjobs crontab restore --config {one_line(other, 300)}" for other in others)
+            ways = "; ".join(f"cronjobs crontab restore --config {quote(one_line(other, 300))}" for other in others)
             complain(f"the crontab has lines that were handed over to another configuration. To restore them: {ways}")
             raise typer.Exit(1)
         return
@@ -252,8 +253,8 @@ def _require_no_other_host(file: Path, old: str) -> None:
         raise crontab.CrontabError(
             f"{listed(others)} also ticks for this project and runs the schedules of these lines, so after restore the "
             "lines would run there and here. Nothing was changed. To take only this host out of service: cronjobs "
-            f"crontab remove --config {one_line(str(file), 300)}. To move the lines back to cron, first stop the ticks "
-            "elsewhere, or add --yes"
+            f"crontab remove --config {quote(one_line(str(file), 300))}. To move the lines back to cron, first stop "
+            "the ticks elsewhere, or add --yes"
         )
 
 
@@ -274,7 +275,7 @@ def _require_no_other_work(file: Path, old: str, restored: str) -> None:
     elif enqueued:
         stops.append(f"jobs of types that have no schedule would wait ({_some(sorted(enqueued))})")
     if stops:
-        config = f"--config {one_line(str(file), 300)}"
+        config = f"--config {quote(one_line(str(file), 300))}"
         raise crontab.CrontabError(
             f"restore also stops the ticks for {file}, so {', and '.join(stops)}. Nothing was changed. To go on, add "
             "--yes. To start ticks for the other work again: take the schedules of the restored lines out of the file, "
@@ -337,7 +338,7 @@ def _print_unfinished(old: str, restored: str, file: Path) -> None:
 
 
 def _print_no_ticks(file: Path) -> None:
-    config = f"--config {one_line(str(file), 300)}"
+    config = f"--config {quote(one_line(str(file), 300))}"
     complain(
         f"cron starts no ticks for {file} any more. Unless another host ticks for this project, cronjobs status will "
         'report the finding "no_tick" in a few minutes. If you mean to swap again, acknowledge the finding then: '

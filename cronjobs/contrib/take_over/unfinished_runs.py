@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from cronjobs.desk.cli.project_database import tables_if_any
@@ -36,7 +37,7 @@ class UnfinishedRuns:
 
     def cancel(self, file: Path) -> str:
         """Return the commands that cancel the waiting runs. Each counts them, and asks the user first."""
-        begin = f"cronjobs jobs cancel --config {one_line(str(file), 300)}"
+        begin = f"cronjobs jobs cancel --config {quote(one_line(str(file), 300))}"
         return "; ".join(
             typed(f"{begin}{' --status queued' if name in self.running else ''} --schedule", name)
             for name in list(self.waiting)[:SHOWN]

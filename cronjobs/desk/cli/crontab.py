@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -195,7 +196,7 @@ def _left_as_comments(file: Path, old: str, new: str) -> str:
     comments = 'the lines that "cronjobs crontab swap" commented out are still comments'
     if here := blocks_that_run(new, swapping.restore(new, file), file):
         return f"{comments}, and {still_run_by(here, file, new)}"
-    back = f"cronjobs crontab restore --config {one_line(str(file), 300)}"
+    back = f"cronjobs crontab restore --config {quote(one_line(str(file), 300))}"
     try:
         others = other_hosts(settings_of_ticks(file, old), host.environment(old, file))
     except CronjobsError as error:
@@ -215,10 +216,10 @@ def still_run_by(blocks: Sequence[tuple[str, double_runs.DoubleRuns]], file: Pat
     """Explain that ticks of *blocks* run lines swapped to *file*, and how to hand the lines over to these blocks."""
     path = one_line(blocks[0][0], 300)
     has_block = crontab.find(text, file) is not None
-    first = f"cronjobs crontab remove --config {one_line(str(file), 300)}, then " if has_block else ""
+    first = f"cronjobs crontab remove --config {quote(one_line(str(file), 300))}, then " if has_block else ""
     return (
         f"the ticks of this crontab's block for {path} run these lines, so restore would make cron run them, too. To "
-        f"hand the lines over to that block: {first}cronjobs crontab install --config {path}"
+        f"hand the lines over to that block: {first}cronjobs crontab install --config {quote(path)}"
     )
 
 
