@@ -213,6 +213,8 @@ def mail(found: MailSetUp) -> Diagnosis:
             "a failing tick is lost",
             f"install a mail program, or {fix}",
         )
+    if not found.mailto and found.mailto_line is None:
+        return warning("MAILTO is empty in cron's environment: cron does not mail the output of a failing tick", fix)
     if not found.mailto:
         return warning(
             f'line {found.mailto_line} of the crontab sets MAILTO="" above our line: cron does not mail the output of '

@@ -72,7 +72,7 @@ def unwrap(dry_run: DryRunOption = False) -> None:
 def project_file(context: typer.Context, config: Path | None) -> Path | None:
     """Return the absolute path of --config, else $CRONJOBS_CONFIG, else ./cronjobs.yaml if it exists, else None."""
     named = Source(context, config).given("config") or os.environ.get("CRONJOBS_CONFIG")
-    if named is None and not Path("cronjobs.yaml").exists():
+    if not named and not Path("cronjobs.yaml").exists():
         return None
     return program.absolute(Path(named or "cronjobs.yaml"))
 

@@ -136,6 +136,7 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("problem", host.firing(replace(FIRED, last_at=None), replace(LINE, double=TWICE)), "nothing runs"),
     ("ok", host.mail(MAIL), "to ada"),
     ("warning", host.mail(replace(MAIL, mailto="", mailto_line=3)), 'line 3 of the crontab sets MAILTO=""'),
+    ("warning", host.mail(replace(MAIL, mailto="")), "MAILTO is empty in cron's environment"),
     ("warning", host.mail(replace(MAIL, program=None)), "cannot send mail"),
     ("not applicable", host.mail(replace(MAIL, mailto=None)), "your crontab has no line for this file"),
     ("ok", host.overlapping(ticks(*range(0, 600, 60)), MINUTE), "ends before"),
