@@ -43,8 +43,8 @@ def tick_words(config: Path, interpreter: Path) -> list[str]:
 
     Without ``-P``, "-m" puts the working directory on the import path. Under cron that is HOME, where a stray
     ``cronjobs.py`` or ``yaml.py`` would be imported instead. ``-I`` would also hide packages installed with "pip
-    install --user" and a PYTHONPATH that the user set in the crontab. The ``cronjobs`` script is not used, since it
-    may not exist, and its "#!" line has a length limit.
+    install --user" and a PYTHONPATH that the user set in the crontab. The ``cronjobs`` script is not used, since it may
+    not exist, and its "#!" line has a length limit.
     """
     return [str(interpreter), "-P", "-m", "cronjobs", "run-due", "--config", str(config)]
 
@@ -52,9 +52,9 @@ def tick_words(config: Path, interpreter: Path) -> list[str]:
 def command(config: Path, interpreter: Path) -> str:
     """Return the tick's command for a crontab line: quoted for the shell, with "%" escaped for cron.
 
-    The command needs no "cd" (the tick finds everything from the configuration's folder), no PATH (``env:`` in the
-    YAML sets it) and no lock (ticks may overlap). Raises UsageError if cron cannot carry a path, or if the command is
-    too long for cron.
+    The command needs no "cd" (the tick finds everything from the configuration's folder), no PATH (``env:`` in the YAML
+    sets it) and no lock (ticks may overlap). Raises UsageError if cron cannot carry a path, or if the command is too
+    long for cron.
     """
     text = shell_words(tick_words(config, interpreter))
     size = len(bytes_of(text))

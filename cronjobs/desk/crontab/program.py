@@ -57,8 +57,8 @@ class CrontabChanged(CrontabError):
 def absolute(path: Path) -> Path:
     """Make *path* absolute but keep its symlinks, so that cron follows ``/srv/shop/current`` when a deploy moves it.
 
-    A relative path is joined to the shell's $PWD if that is the current folder, since getcwd(2) resolves symlinks.
-    ".." is removed only if the result names the same file.
+    A relative path is joined to the shell's $PWD if that is the current folder, since getcwd(2) resolves symlinks. ".."
+    is removed only if the result names the same file.
     """
     # An absolute path does not need the current folder, which may have been deleted.
     kept = path if path.is_absolute() else _here() / path

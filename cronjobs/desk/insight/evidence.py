@@ -357,7 +357,8 @@ class ScheduleEvidence:
             ids |= {row.tick for _, row in found if row is not None and row.tick is not None}
             facts_of = {id_: tick_facts(row) for id_, row in explaining.ticks_of(connection, ids).items()}
             for last, then in pairs.values():
-                facts_of |= self._with_causes(facts_of.get(last or 0), then or 0, facts_of)
+                if last in facts_of and then in facts_of:
+                    facts_of[then] = self._with_causes(facts_of[last], facts_of[then])
         job_ids = {row.job_id for _, row in found if row is not None and row.job_id is not None}
         jobs = job_facts(connection, job_ids, self.settings, self.types, self.around, self.pause_rows)
         pruned = pruned_dead(connection, job_ids - jobs.keys())
@@ -397,21 +398,16 @@ class ScheduleEvidence:
             complete.append(facts)
         return complete
 
-    def _with_causes(
-        self, before: TickFacts | None, after_id: int, facts_of: Mapping[int, TickFacts]
-    ) -> dict[int, TickFacts]:
-        """Map *after_id* to its tick, with the causes that kept earlier ticks from starting, from a later tick's row.
+    def _with_causes(self, before: TickFacts, after: TickFacts) -> TickFacts:
+        """Return *after*, with the causes that kept earlier ticks from starting, from a later tick's row.
 
-        Return {} if no time without ticks came before the tick, or if the tick's own row has causes.
+        If *after* has causes in its own row, or if there was no time without ticks after *before*, add nothing.
         """
-        after = facts_of.get(after_id)
         quiet = self.around.quiet_after
-        if before is None or after is None or after.kept_from_starting:
-            return {}
-        if after.started_at - before.last_sign_at <= quiet:
-            return {}
+        if after.kept_from_starting or after.started_at - before.last_sign_at <= quiet:
+            return after
         causes = kept_before(self.connection, after.host, after.started_at, None, quiet)
-        return {after_id: replace(after, kept_from_starting=causes)}
+        return replace(after, kept_from_starting=causes)
 
     def _with_pauses(self, facts: OccurrenceFacts, row: Any) -> OccurrenceFacts:
         """Add the pause that skipped the occurrence, or the pauses that held it back until it was settled."""

@@ -442,7 +442,8 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         was_held = [f"{capital(_it_was(facts))} held back: {_pauses(facts, times)}."]
         could_since, brake = brake.ended_at, None
     if facts.first_for > now:
-        sentences = [f"It is due in {rough(facts.first_for - now)}."]
+        first = "It" if facts.count == 1 else "The first"
+        sentences = [f"{first} is due in {rough(facts.first_for - now)}."]
         if brake is not None:
             they_are = "it is" if facts.count == 1 else "they are"
             then = "skipped" if brake.skip else f"held back, and when the pause ends, {_decides(facts)}"
@@ -460,13 +461,11 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
             sentences.append("No tick has ever reached this database.")
         if facts.around.foreign is not None:
             sentences.append(f"Ticks with the file here refuse this database: {one_line(facts.around.foreign, 400)}.")
-        elif last is None:
-            pass
-        elif last.started_at <= could_since:
+        elif last is not None and last.started_at <= could_since:
             sentences.append(_last_tick(last, times))
             if facts.around.kept_from_starting:
                 sentences.append(f"{capital(did_not_start('this host', facts.around.kept_from_starting))}.")
-        elif brake is None and not facts.owed:
+        elif last is not None and brake is None and not facts.owed:
             why = _left_by(facts, last) or "the reason is not recorded"
             sentences.append(
                 f"A tick of host {name(last.host)} has begun since then, at {times.clock(last.started_at)}, but left "

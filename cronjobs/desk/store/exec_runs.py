@@ -206,8 +206,7 @@ def begun_between(
     return _by_type(connection, list(ids)).get(job_type, [])
 
 
-# A schedule counts as having taken the line over if ticks have settled it to at least this long after exec's
-# last run.
+# A schedule has taken over a line if ticks have settled it up to this long after exec's last run, or further.
 TAKEN_OVER_AFTER: Final = timedelta(minutes=5)
 
 
