@@ -39,7 +39,9 @@ def tail(
     follow: Annotated[
         bool,
         typer.Option(
-            "-f", "--follow", help="Follow the output until the job ends, and wait for a job that has not begun."
+            "-f",
+            "--follow",
+            help="Follow the output until the job ends or an attempt fails, and wait for a job that has not begun.",
         ),
     ] = False,
 ) -> None:

@@ -138,7 +138,7 @@ class Root(LazyGroup):
             "ack:ack",
             "Acknowledge a finding as it stands now; without FINDING, list the findings.",
             REPAIR,
-            'For example: cronjobs ack dead --for 8h --reason "the provider answers on Monday"',
+            'For example: cronjobs ack dead --for 8h --why "the provider answers on Monday"',
         ),
         "jobs": CommandRow("jobs:app", "List, show, retry, cancel or release jobs.", REPAIR),
         "effects": CommandRow("effects:app", "List side effects, and settle those with an unknown outcome.", REPAIR),

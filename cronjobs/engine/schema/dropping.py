@@ -133,4 +133,4 @@ def _require_quiet(connection: Connection, ticks: Sequence[Row[Any]], quiet: tim
 
 def _listed(ticking: Sequence[LastTick]) -> str:
     said = ", ".join(f"{each.host} {rough(each.ago)} ago" for each in ticking[:SHOWN])
-    return said + (f" and {len(ticking) - SHOWN} more hosts" if len(ticking) > SHOWN else "")
+    return said + (f" and {len(ticking) - SHOWN} more" if len(ticking) > SHOWN else "")
