@@ -119,7 +119,8 @@ def job_died_unreported(job_id: int, job_type: str, error_type: str | None, erro
 
 def type_crashing(job_type: str) -> Event:
     error = (
-        "two runners died within an hour while they held jobs of this type. These jobs now run in child processes, "
+        "two runners died or lost the database within an hour while they held jobs of this type. In case the code of "
+        "these jobs crashed the runners, these jobs now run in child processes, "
         "where a crash harms no other job. This ends when 20 jobs in a row have ended without a crash, or after an hour"
     )
     return Event("job_type.crashing", {"job_type": job_type, "error": error}, WARNING)

@@ -78,7 +78,8 @@ def explain_type(life: TypeLife, timezone: str) -> Explanation:
         sentences.append(f"{capital(why)}." if sentences else f"{subject}{cannot}: {why}.")
     if life.crashing_since is not None:
         sentences.append(
-            "Jobs of this type were running in ticks that died, so they have run in child processes since "
+            "Two runners of jobs of this type died or lost the database, so these jobs have run in child processes "
+            "since "
             f"{times.clock(life.crashing_since)}."
         )
     if life.schedules:

@@ -98,7 +98,8 @@ def work_findings(health: Health, settings: Settings, same: SameCause) -> Iterat
     yield from _queues(health)
     for each in health.crashing:
         text = (
-            f"{each.job_type} was running in ticks that died. Jobs of this type now run in child processes, until "
+            f"two runners of {each.job_type} died or lost the database. In case its code crashed them, jobs of this "
+            "type now run in child processes, until "
             f"{CLEAN_ENDS} of these jobs in a row have ended without a crash ({each.clean_ends} so far), or until an "
             "hour has passed"
         )

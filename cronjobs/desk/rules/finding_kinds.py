@@ -35,7 +35,7 @@ FINDING_KINDS: Final = {
     "overlapped": "a run of cronjobs exec began while the previous run was still going",
     "unwatched": "cronjobs exec runs under more names than are watched",
     "full": "a queue is full, or nearly full",
-    "crashing": "a job type was running in ticks that died",
+    "crashing": "two runners of a job type died or lost the database",
     "lease": "runs take too long for their lease",
     "extra": "an extra is not installed, or cannot report its findings",
     "threshold": "more jobs died or attempts failed than alerts.thresholds allows",
