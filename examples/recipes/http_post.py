@@ -42,8 +42,8 @@ def post(
     GiveUp.
 
     If the answer says that nothing was done, this calls ``effect.did_nothing()``. Of the statuses that are retried,
-    those in *did_nothing* say so. After any other of them, or without an answer, the effect stays unknown. The function
-    connects once and does not retry, so the effect may be a ``single_call``.
+    those in *did_nothing* say so. After any other of them, after a redirect, or without an answer, the effect stays
+    unknown. The function connects once and does not retry, so the effect may be a ``single_call``.
 
     RetryLater uses up a try, so the job dies at some time if the receiver never recovers. If a receiver's 429s alone
     could use up all tries, raise Snooze for 429s and set your own limit. "A 429 with Retry-After" in
@@ -60,7 +60,8 @@ def post(
             return refusal.code, start
         said = f"{url} said {refusal.code}: {start.decode(errors='replace')}"
         later = refusal.code >= 500 or refusal.code in LATER
-        if not later or refusal.code in did_nothing:
+        # After a redirect the effect stays unknown, because servers answer with 303 when they have done the work.
+        if refusal.code in did_nothing or (refusal.code >= 400 and not later):
             effect.did_nothing()
         if later:
             raise RetryLater(said, after=wait_s(refusal.headers)) from None

@@ -58,11 +58,12 @@ def send(mail: EmailMessage, effect: Effect, patience_s: float) -> dict[str, str
             accepted(server.rcpt(mail["To"]))
             on_its_way = True
             accepted(server.data(mail.as_bytes(policy=SMTP)))
-    except Refused as refusal:
+    except smtplib.SMTPResponseException as refusal:  # to a command, or to the whole message
         effect.did_nothing()
-        if refusal.code >= 500:  # for example, there is no such mailbox, so a retry would not help
-            raise GiveUp(str(refusal)) from None
-        raise RetryLater(str(refusal)) from None
+        said = f"the mail server said {refusal.smtp_code}: {text(refusal.smtp_error)}"
+        if refusal.smtp_code >= 500:  # for example, there is no such mailbox, so a retry would not help
+            raise GiveUp(said) from None
+        raise RetryLater(said) from None
     except OSError as trouble:  # no connection, a lost connection, no answer in time, or another error of smtplib
         if not on_its_way:
             effect.did_nothing()
@@ -70,13 +71,11 @@ def send(mail: EmailMessage, effect: Effect, patience_s: float) -> dict[str, str
     return {"message_id": mail["Message-ID"]}
 
 
-class Refused(Exception):
-    def __init__(self, code: int, said: bytes) -> None:
-        super().__init__(f"the mail server said {code}: {said.decode(errors='replace')}")
-        self.code = code
-
-
 def accepted(answer: tuple[int, bytes]) -> None:
     code, said = answer
     if code >= 400:
-        raise Refused(code, said)
+        raise smtplib.SMTPResponseException(code, said)
+
+
+def text(said: bytes | str) -> str:
+    return said.decode(errors="replace") if isinstance(said, bytes) else said

@@ -2185,6 +2185,13 @@ MUTANTS = (
         (UNSENT,),
     ),
     Mutant(
+        "a call that was redirected to a dead host did nothing",
+        "cronjobs/engine/jobs/unsent.py",
+        " or _followed_redirect(error)",
+        "",
+        (UNSENT,),
+    ),
+    Mutant(
         "a refusal behind any other error shows that nothing was done",
         "cronjobs/engine/jobs/unsent.py",
         "return all(isinstance(each, _REFUSED) for each in first)",

@@ -47,7 +47,7 @@ def _may_have_arrived(error: BaseException) -> bool:
     lost = isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError)
     # The timeouts of httpx, urllib3 and requests are recognised by name.
     timed_out = isinstance(error, TimeoutError) or "timeout" in type(error).__name__.lower()
-    return lost or timed_out or _urllib3_retried(error)
+    return lost or timed_out or _urllib3_retried(error) or _followed_redirect(error)
 
 
 def _urllib3_retried(error: BaseException) -> bool:
@@ -58,3 +58,18 @@ def _urllib3_retried(error: BaseException) -> bool:
         if frame.f_code.co_name == "urlopen" and frame.f_globals.get("__name__") == "urllib3.connectionpool"
     }
     return len(tries) > 1
+
+
+def _followed_redirect(error: BaseException) -> bool:
+    """Return whether the call was redirected, so that its first request arrived.
+
+    urllib and requests follow redirects in a function of their own. httpx and aiohttp collect the answers that
+    redirected them in a list called ``history``.
+    """
+    for frame, _ in walk_tb(error.__traceback__):
+        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+        if (module, name) in (("urllib.request", "http_error_302"), ("requests.sessions", "resolve_redirects")):
+            return True
+        if module.partition(".")[0] in ("httpx", "aiohttp") and frame.f_locals.get("history"):
+            return True
+    return False

@@ -11,6 +11,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import httpx
@@ -154,6 +155,51 @@ def test_a_timeout_shows_nothing_not_even_one_while_connecting(full_port: int, o
             lambda url=url: requests.get(url, timeout=0.1),
         ):
             assert not shows_it(work)
+
+
+@pytest.fixture
+def redirecting(closed_port: int) -> Iterator[str]:
+    """Takes an order, and answers with a redirect to a host that is down."""
+
+    class Shop(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(303)
+            self.send_header("Location", f"http://127.0.0.1:{closed_port}/receipt")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Shop) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join(60)
+
+
+async def redirected_by_asyncio(url: str) -> None:
+    async with httpx.AsyncClient(trust_env=False, follow_redirects=True) as client:
+        await client.post(url, content="x")
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda url: urllib.request.urlopen(url, b"an order"),
+        lambda url: requests.post(url, data="an order"),
+        lambda url: httpx.post(url, content="an order", follow_redirects=True, trust_env=False),
+        lambda url: asyncio.run(redirected_by_asyncio(url)),
+    ],
+    ids=["urllib", "requests", "httpx", "httpx, async"],
+)
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_call_that_was_redirected_shows_nothing_because_its_first_request_arrived(
+    redirecting: str, send: Callable[[str], Any]
+) -> None:
+    assert not shows_it(lambda: send(redirecting))
 
 
 class Stubborn:
