@@ -64,7 +64,7 @@ class Context:
         idempotency_key: the key that the enqueuer gave, otherwise a key made from the job's id. The key is the same in
             every attempt, so pass it to external services.
         scheduled_for: the occurrence in the schedule's time zone, so ``.date()`` is the day that the run is for.
-            None if an app enqueued the job.
+            None if an app enqueued the job. In a triggered run, it is the time of the trigger.
         stands_for: for how many occurrences of the schedule this job runs. With ``catch_up: latest``, this is more than
             1 after an outage.
         enqueued_at: when the job was enqueued, timezone-aware, in UTC. None in a test that did not set it.
