@@ -66,7 +66,17 @@ def why_unwritable(file: Path, *, beside: bool = False) -> str | None:
         return f"{file} is not writable by user {os_user()}"
     if (beside or not is_there) and not os.access(file.parent, os.W_OK | os.X_OK):
         return f"user {os_user()} cannot create files in {file.parent}"
-    return None
+    return f"the disk of {file.parent} is full" if is_full(file.parent) else None
+
+
+def is_full(folder: Path) -> bool:
+    """Return whether the file system of *folder* has no block left for this user."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    left = found.f_bfree if os.geteuid() == 0 else found.f_bavail  # the last blocks are reserved for root
+    return left == 0 and found.f_blocks > 0
 
 
 def names_in(folder: Path) -> list[str]:

@@ -90,7 +90,7 @@ def run_tick(given: TickOptions) -> NoReturn:
             unreported=unreported,
             start=armed.start,
             spool=spool,
-            log_unopened=reporter.log.unopened,
+            log_unwritable=reporter.log.unwritable,
         )
         result = tick.run()
     except CronjobsError as error:

@@ -59,7 +59,7 @@ class TickContext:
     kept_from_starting: Sequence[dict[str, Any]] = ()
     fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
     # Why the tick cannot write its log, or None. The tick's row records this as a fault of the file's key "log".
-    log_unopened: str | None = None
+    log_unwritable: str | None = None
     # The killed ticks whose deaths this tick has to report, or None if this tick does not look for them.
     unreported: Unreported | None = None
     # How long a whole tick may take, if this one is only a part of a lingering tick.

@@ -24,14 +24,16 @@ class Log:
         self._descriptor: int | None = None
         self._json = file is not None and file.suffix == ".jsonl"
         self.fault: str | None = None
-        self.unopened: str | None = None  # why the file could not be opened, in the words of "cronjobs check"
+        self.unwritable: str | None = None  # in the words of "cronjobs check"
         if file is not None:
             try:
                 # Without O_NOFOLLOW, a link in a shared folder could make us append to another file.
                 self._descriptor = open_regular(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
+                self.unwritable = why_unwritable(file)  # a full disk
             except OSError as error:
-                self.unopened = why_unwritable(file) or error.strerror
-                self.fault = f"log {file} cannot be written: {self.unopened}"
+                self.unwritable = why_unwritable(file) or error.strerror
+            if self.unwritable is not None:
+                self.fault = f"log {file} cannot be written: {self.unwritable}"
 
     def write(self, event: events.Event, traceback: str | None = None) -> None:
         """Add a line for *event*.

@@ -59,8 +59,8 @@ class Tick(TickContext):
         result.faults += len(self.settings.problems)
         result.options = self.limits.options()
         result.broken = {problem.path: problem.message for problem in self.settings.problems}
-        if self.log_unopened is not None:
-            result.broken["log"] = masking.hide(self.log_unopened)
+        if self.log_unwritable is not None:
+            result.broken["log"] = masking.hide(self.log_unwritable)
         self.database.give_up_at = self.deadline
         with self._signals():
             self.seen = seen = first_look(self._look, self.clock)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.disks import small_disk
 from support.project import Project as Commands
-from support.ticking import Project
+from support.ticking import Project, patched
 
+from cronjobs.engine.host import files
 from cronjobs.engine.host.caller import os_user
 from cronjobs.engine.host.files import why_unwritable
 
@@ -57,6 +59,37 @@ def test_a_log_that_vanishes_after_idle_ticks_stays_a_finding_once_met(project: 
     for _ in range(3):
         project.tick()
         assert kinds(commands) == ["config"]
+
+
+FULL_DISK = """
+from cronjobs.engine.host import files
+files.is_full = lambda folder: folder.name == "logs"
+"""
+
+
+@pytest.mark.either
+def test_a_log_on_a_full_disk_is_a_finding_until_there_is_room(
+    project: Project, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = project.folder / "logs"
+    logs.mkdir()
+    with monkeypatch.context() as full:
+        full.setattr(files, "is_full", lambda folder: folder == logs)
+        assert f"the disk of {logs} is full" in project.tick(**patched(project, FULL_DISK)).stderr
+        assert kinds(commands) == ["config"]
+        assert f"the disk of {logs} is full" in commands.call("check", "--live").out
+    project.add("t.quick")
+    project.tick()
+    assert kinds(commands) == []
+
+
+def test_a_full_disk_is_seen(tmp_path: Path) -> None:
+    assert not files.is_full(tmp_path)
+    with small_disk(tmp_path / "small") as disk:
+        assert not files.is_full(disk.folder)
+        disk.fill()
+        assert files.is_full(disk.folder)
+        assert files.why_unwritable(disk.folder / "tick.log") == f"the disk of {disk.folder} is full"
 
 
 def test_the_mail_names_the_path_of_the_log(project: Project, commands: Commands) -> None:
