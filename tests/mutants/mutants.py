@@ -2045,6 +2045,13 @@ MUTANTS = (
         (TAKE_OVER,),
     ),
     Mutant(
+        "swap's trial tick may last into the next minute",
+        "cronjobs/contrib/take_over/swap_cli.py",
+        "TRIALS: Final = 3",
+        "TRIALS: Final = 1",
+        (TAKE_OVER,),
+    ),
+    Mutant(
         "a line that wrap brought back is not watched until it has run",
         "cronjobs/contrib/exec/settling.py",
         'if not run.meta.get("cron") and name in named}',

@@ -1145,7 +1145,26 @@ def test_swap_begins_early_in_a_minute_and_says_when_another_one_has_begun(
     assert cron_host.cli("restore").exit_code == 0
     clock.advance(timedelta(seconds=20))
     monkeypatch.setattr(swap_cli, "write", lambda *_: clock.advance(timedelta(minutes=1)))
-    assert "lines due in that minute may have run twice" in swapped(cron_host).stderr
+    assert "lines due in that minute may run twice" in swapped(cron_host).stderr
+
+
+def test_a_trial_tick_that_lasts_into_the_next_minute_is_followed_by_another(
+    cron_host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ran a long job, and cron started the next minute's lines meanwhile. So these lines are skipped, too."""
+    clock, trials = FakeClock(EARLY), []
+    monkeypatch.setattr(swap_cli, "SYSTEM", clock)
+    real = swap_cli.trial
+
+    def trial(*given: Any) -> Any:
+        trials.append(clock.now())
+        clock.advance(timedelta(seconds=59 if len(trials) == 1 else 3))
+        return real(*given)
+
+    monkeypatch.setattr(swap_cli, "trial", trial)
+    imported(cron_host, "@daily a\n")
+    assert "twice" not in swapped(cron_host).stderr
+    assert trials == [EARLY, EARLY + timedelta(seconds=59)]
 
 
 # --- ten crontabs -----------------------------------------------------------------------------------------------------
