@@ -31,6 +31,7 @@ from cronjobs.contrib.take_over.as_yaml import as_yaml
 from cronjobs.contrib.take_over.cli import _is_system_crontab
 from cronjobs.contrib.take_over.comparing import paired
 from cronjobs.contrib.take_over.convert_lines import ImportedCrontab, ImportedLine, Importer, names_users
+from cronjobs.desk.cli import crontab as crontab_cli
 from cronjobs.desk.crontab import block, host, swapping
 from cronjobs.desk.crontab.lines import Cron
 from cronjobs.desk.crontab.naming import name_of
@@ -1154,7 +1155,7 @@ def test_a_trial_tick_that_lasts_into_the_next_minute_is_followed_by_another(
     """It ran a long job, and cron started the next minute's lines meanwhile. So these lines are skipped, too."""
     clock, trials = FakeClock(EARLY), []
     monkeypatch.setattr(swap_cli, "SYSTEM", clock)
-    real = swap_cli.trial
+    real = crontab_cli.trial
 
     def trial(*given: Any) -> Any:
         trials.append(clock.now())
