@@ -192,7 +192,7 @@ class DatabaseBusy(TransientTrouble):
 
     def __init__(self, url: str, waited_s: float) -> None:
         super().__init__(
-            f"database {url} was locked by another connection (we waited {waited_s:.1f}s): "
+            f"database {url} was locked by another connection (this try waited {waited_s:.1f}s): "
             "find the process that keeps a transaction open in this database. If a handler gets this error, that "
             "handler may keep a transaction open"
         )

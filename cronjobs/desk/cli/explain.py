@@ -38,6 +38,7 @@ from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import json_text
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import last_ticks
 from cronjobs.errors import CronjobsError, UsageError
@@ -337,7 +338,8 @@ def _rows(explanations: Sequence[Explanation], times: LocalTimes) -> list[list[s
         several = list(alike)
         if usual and len(several) >= _ALIKE:
             when = times.between(several[0].facts["first_for"], _at(several[-1]))
-            rows.append([when, several[0].verdict, f"{len(several):,} jobs, all on time, all succeeded"])
+            in_time = f"each within {duration_text(ON_TIME_WITHIN)} of its time"
+            rows.append([when, several[0].verdict, f"{len(several):,} jobs, {in_time}, all succeeded"])
         else:
             rows += [_row(each, times) for each in several]
     return rows

@@ -59,7 +59,7 @@ def test_a_range_as_a_list(world: World) -> None:
         ["2026-03-03 01:58:00", "enqueued", "job 2, on time: succeeded"],
         ["2026-03-03 01:59:00 … 02:30:00 (32)", "coalesced", "job 3, made at 02:31:12, stands for them"],
         ["2026-03-03 02:31:00", "enqueued", "job 3, 12s late: succeeded"],
-        ["2026-03-03 02:32:00 … 02:35:00", "enqueued", "4 jobs, all on time, all succeeded"],
+        ["2026-03-03 02:32:00 … 02:35:00", "enqueued", "4 jobs, each within 2m of its time, all succeeded"],
         ["2026-03-03 02:36:00", "enqueued", "job 8, 10s late: succeeded at attempt 2"],
         ["2026-03-03 02:37:00", "skipped", "job 8 was still unfinished"],
         ["2026-03-03 02:38:00", "enqueued", "job 9, 10s late: succeeded"],
@@ -83,7 +83,7 @@ def test_a_run_that_began_late_is_not_said_to_be_on_time(world: World) -> None:
         "job 1, on time: succeeded",
         "job 2, made on time, begun 20m late: succeeded",
         "job 3, made on time, begun 10m late: succeeded",
-        "4 jobs, all on time, all succeeded",
+        "4 jobs, each within 2m of its time, all succeeded",
     ]
 
 

@@ -394,7 +394,7 @@ def test_a_foreign_lock_on_the_database_gives_busy_after_the_patience(sqlite_mig
     ):
         foreign.execute("BEGIN IMMEDIATE")
         with (
-            pytest.raises(DatabaseBusy, match=r"by another connection \(we waited 0\.[12]s\)"),
+            pytest.raises(DatabaseBusy, match=r"by another connection \(this try waited 0\.[12]s\)"),
             database.write(patience=0.1),
         ):
             pass

@@ -477,7 +477,7 @@ def test_a_foreign_lock_on_one_table_keeps_only_the_part_that_needs_it(postgres_
     assert tick.wait() == 4
     assert project.times_ran() == {lost_id: 1, waiting_id: 1}
     assert tick.stderr.count("\n") == 1
-    assert "was locked by another connection (we waited 2.0s)" in tick.stderr
+    assert "was locked by another connection (this try waited 2.0s)" in tick.stderr
     assert project.value("SELECT count(*) FROM cronjobs_ticks WHERE finished_at IS NOT NULL") == 2
     before = project.log()
     assert project.tick().wait() == 0
