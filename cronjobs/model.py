@@ -72,8 +72,8 @@ class RetryPolicy(metaclass=_PolicyClass):
 
     Failures of the kinds in ``give_up_on`` are permanent. If ``retry_on`` is set, failures of all kinds that
     ``retry_on`` does not list are permanent too. A kind is an exception class, which includes its subclasses, or a
-    name: "ValueError", "billing.CardDeclined" or just "CardDeclined", "exit-3" and "SIGKILL" for commands, "TimedOut".
-    Classes are stored as names.
+    name. A name is that of an exception ("ValueError", "billing.CardDeclined", or "CardDeclined" without its module),
+    or "TimedOut". For commands, it can also be "exit-3" or "SIGKILL". Classes are stored as names.
     """
 
     max_attempts: int = 10

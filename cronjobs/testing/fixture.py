@@ -25,7 +25,7 @@ from cronjobs.testing.ticking import Ticked, tick
 
 
 class Jobs:
-    """The fixture's value. Each method calls the function of the same name with the fixture's own arguments.
+    """The fixture's value. Each method calls the function of the same name, with this fixture's connection and clock.
 
     ``clock`` shows the real time until the test or ``at=…`` moves it. After that it stands still.
     """

@@ -98,8 +98,8 @@ def context(
     Each argument sets the field with the same name. ``remaining`` is the time left. It does not decrease, and 0 means
     that the time is up. ``cancelled`` is True, or the reason ("shutdown", "lease lost"). ``effects`` and ``steps`` are
     what earlier attempts did. They map an effect's key or a step's name to the result, or to ``UNKNOWN`` if the effect
-    or step was begun but never recorded. All other effects count as never begun. ``connection`` is the connection that
-    ``ctx.transaction()`` yields, in a savepoint. Without it, ``ctx.transaction()`` raises UsageError. Instants are
+    or step was begun but never recorded. All other effects count as never begun. ``ctx.transaction()`` yields
+    ``connection`` and runs its block in a savepoint. Without a connection, it raises UsageError. Instants are
     timezone-aware. By default, ``started_at`` and ``enqueued_at`` are the current time of *clock*. Raises UsageError
     for an invalid field.
     """

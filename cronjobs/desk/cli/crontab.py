@@ -34,7 +34,8 @@ from cronjobs.text import one_line
 class CrontabGroup(LazyGroup):
     table = {  # noqa: RUF012 never changed
         "show": CommandRow(
-            "crontab:show", "Print the lines that install would write, and report whether your crontab has them."
+            "crontab:show",
+            'Print the lines that "crontab install" would write, and report whether your crontab has them.',
         ),
         "install": CommandRow(
             "crontab:install", "Put the line into your crontab, after a test tick in cron's bare environment succeeds."
@@ -86,7 +87,7 @@ AnywayOption = Annotated[
 
 
 def show(context: typer.Context, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Print the lines that install would write, and report whether your crontab has them.
+    """Print the lines that "crontab install" would write, and report whether your crontab has them.
 
     Changes nothing. If this host has no crontab command, give the line to another scheduler.
     """

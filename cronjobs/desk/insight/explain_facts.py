@@ -399,7 +399,7 @@ class OccurrenceFacts:
     elsewhere: str | None = None
     # These fields say who settled the occurrence, and when.
     settler: TickFacts | None = None  # None if an operator settled it, or if the tick's row is pruned
-    # Whether the clock of ``settler`` was ahead, and had been set back when ``tick_after`` began.
+    # True if the clock of ``settler`` was ahead, and somebody had set it back before ``tick_after`` began.
     settled_ahead: bool = False
     tick_before: TickFacts | None = None
     tick_after: TickFacts | None = None

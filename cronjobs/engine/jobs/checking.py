@@ -152,7 +152,7 @@ def new_job(
 
 
 def span_of(what: str, value: Span) -> timedelta:
-    """Return the duration *value*. Raises UsageError, which names the argument *what*."""
+    """Return the duration *value*. Raises UsageError, whose message begins with *what*, the argument's name."""
     try:
         return duration(value)
     except ValueError as error:

@@ -216,6 +216,6 @@ def why_it_must_fit(entry: Mapping[str, Any]) -> str:
 
 
 _INTERRUPTED: Final = (
-    "; the default timeout must fit, because the type declares none, and in the last 24 hours a tick had to interrupt "
-    "a job of this type. Declare a short timeout, so that jobs of this type can also begin late in a tick"
+    "; the type declares no timeout, and a tick had to interrupt a job of this type in the last 24 hours, so the "
+    "default timeout must fit. Declare a short timeout, so that jobs of this type can also begin late in a tick"
 )
