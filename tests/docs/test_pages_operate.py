@@ -258,7 +258,7 @@ def test_monitoring_names_findings_and_figures_that_there_are() -> None:
     assert {*watched} <= FINDING_KINDS.keys()
     assert len(watched) == len({*watched})
     defined = Path(families.__file__).read_text()
-    drawn = page("how-to/alerts").text.partition("Two graphs are useful, too")[2].partition("\n\n")[0]
+    drawn = page("how-to/alerts").text.partition("Three graphs are useful, too")[2].partition("\n\n")[0]
     named = {*re.findall(r"cronjobs_\w+", drawn)}
     assert len(named) == 3
     for name in named:
