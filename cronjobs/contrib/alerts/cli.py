@@ -27,9 +27,9 @@ def send_test(
     source: Source,
     channel: Annotated[str | None, typer.Argument(help="A channel from alerts.channels. Default: all of them.")] = None,
 ) -> None:
-    """Send a test message through one channel, or through all of them: a mail, a POST, or a run of the command.
+    """Send a test message through one channel or through all: a mail, a POST, or a run of the channel's command.
 
-    The command does not use the database. The exit code is 0 if every message was delivered, 1 if a message was not
+    "alerts test" does not use the database. The exit code is 0 if every message was delivered, 1 if a message was not
     delivered (stderr says why), 2 if there is no such channel.
     """
     settings = load_settings(source, need_database=False)

@@ -50,7 +50,7 @@ class WhichCron(StrEnum):
 
 CronOption = Annotated[
     WhichCron,
-    typer.Option("--cron", help="The cron daemon that runs the crontab. For example, only cronie applies CRON_TZ."),
+    typer.Option("--cron", help="The cron daemon that runs the crontab. They differ: only cronie applies CRON_TZ."),
 ]
 FileOption = Annotated[
     str | None,

@@ -104,7 +104,11 @@ class ExecEvidence:
                 )
         else:
             verdict = "not_due" if when is not None else "unknown"
-            was = f"; no run was due then{_by(by)}" if when is not None else "; its cron time is not recorded"
+            was = (
+                f"; no run was due then{_by(by)}"
+                if when is not None
+                else "; nobody knows whether a run was due, because no cron expression is recorded"
+            )
             said = f'"cronjobs exec" recorded no run of {name(self.name)} at {self._times(at).with_utc(at)}{was}.'
             sentences = [said]
         if before:

@@ -138,7 +138,7 @@ def _look(settling: Settling, but: Collection[str], put_aside: str | None) -> No
 
 
 def weight(due: Due) -> tuple[int, int]:
-    """Return how many jobs *due* can create at most, and roughly the size of their payloads in bytes."""
+    """Return the largest number of jobs that the plan *due* can create, and roughly their payloads' size in bytes."""
     jobs = [(len(part.run), len(repr(part.schedule.payload))) for part in due.parts]
     return sum(count for count, _ in jobs), sum(count * size for count, size in jobs)
 

@@ -380,8 +380,8 @@ class Loop:
         if batch.long is not None:
             self.pace.looked_for_long_jobs(turn.sent, more_due=turn.more_due)
         if batch.room:
-            # A wary claim takes only one job. Count it as a claim that filled the room, so that the next one follows at
-            # once.
+            # After a row that cannot be read, a claim takes one job at a time. Count it as if it had taken as many jobs
+            # as there was room for, so that the next claim follows at once.
             found = batch.room if turn.unread else len(turn.claimed)
             self.pace.looked(turn.sent, room=batch.room, found=found, more_due=turn.more_due)
             if turn.postponed:
