@@ -56,7 +56,7 @@ def dev(
     every: Annotated[str, typer.Option("--every", metavar="DURATION", help="Tick at least this often.")] = "5s",
     yes: Annotated[bool, typer.Option("--yes", help='Run even if the file has "environment: production".')] = False,
 ) -> None:
-    """While you write handlers, run ticks in the foreground as soon as jobs are due, and print each event.
+    """Run ticks in the foreground as soon as jobs are due, and print each event, while you write handlers.
 
     A tick starts as soon as a job is due, and otherwise every few seconds. Each tick is a new process, so edits to the
     handlers or the file apply from the next tick on. Schedules do not fire without --schedules. A message that every

@@ -198,7 +198,7 @@ class Root(LazyGroup):
         ),
         "dev": CommandRow(
             "dev:dev",
-            "While you write handlers, run ticks in the foreground as soon as jobs are due, and print each event.",
+            "Run ticks in the foreground as soon as jobs are due, and print each event, while you write handlers.",
             SET_UP,
             "For example: cronjobs dev --every 2s",
         ),

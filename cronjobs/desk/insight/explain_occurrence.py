@@ -186,7 +186,7 @@ def _by_definition(definition: DefinitionFacts | None, times: LocalTimes, due: d
         return ""
     timing = one_line(definition.timing, 100)
     if definition.applied is None:
-        return f", by its definition ({timing}; when it was applied is not recorded)"
+        return f", by its definition ({timing}; applied at an unknown time)"
     applied = _applied(definition, times)
     if due is not None and definition.applied.at > due:
         return f", by the definition ({timing}) applied on {applied}, when a clock was ahead"

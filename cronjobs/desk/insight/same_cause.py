@@ -334,8 +334,9 @@ def recorded_faults(tick: Mapping[str, Any]) -> dict[str, str]:
 def possible_causes(job_type: str, wheres: Iterable[str], *, inline: bool) -> tuple[str, ...]:
     """Return the faults at *wheres* of one host that may be why the host does not know *job_type*.
 
-    A fault in the type's own entry or handler is the cause. Otherwise any module that could not be imported may have
-    the type's handler. *inline*: whether the type is the command in the entry of the schedule of the same name.
+    If there is a fault in the type's own entry or handler, that is the cause. If not, the handler may be in any of the
+    modules that could not be imported. *inline*: whether the type is the command in the entry of the schedule of the
+    same name.
     """
     wheres = tuple(wheres)
     return faults_of_type(job_type, wheres, inline) or faults_of_imports(wheres)

@@ -212,7 +212,7 @@ def _why_silent(process: subprocess.Popen[bytes]) -> str:
         # Wait a moment, because the pipe closes shortly before the process ends.
         status = process.wait(REAPED_WITHIN_S)
         how = f"exit status {status}" if status >= 0 else f"signal {-status}"
-        return f"the job's process ended without an answer, {how}"
+        return f"the job's process ended before it took the job over: {how}"
     return SILENT
 
 

@@ -158,7 +158,7 @@ class Pruner:
             for job in [left.pop(id_) for id_ in done]:
                 if not job.keyed:
                     self.counts[status] += 1
-                # If the key has expired, this round deletes the row later, so the job is not counted as stripped.
+                # Count the job as stripped only if its key is still valid. Otherwise this round deletes the row later.
                 elif job.finished_at >= self.before.keys:
                     self.counts["stripped"] += 1
             if not runs and not done:

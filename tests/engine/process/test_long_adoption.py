@@ -177,7 +177,7 @@ def test_a_process_that_dies_before_it_answers_is_noticed_at_once(longs: LongJob
     tick = longs.start()
     os.kill(longs.frozen(), signal.SIGKILL)
     assert tick.wait(60) == 0
-    assert "the job's process ended without an answer, signal 9" in tick.stderr
+    assert "the job's process ended before it took the job over: signal 9" in tick.stderr
     assert (longs.project.job(job_id)["status"], longs.project.job(job_id)["failures"]) == ("queued", 0)
 
 
