@@ -155,15 +155,15 @@ class ScheduleEvidence:
         row = explaining.rows_between(
             self.connection, self.stored.id, self.stored.seen_until - LOOK_BACK, self.around.now, 1
         )
+        found = [row[0].last_for] if row else []
+        found += [
+            at
+            for when, after, until in self._unsettled(self.around.now)
+            for at in newest_between(when, after, until, 1)
+        ]
+        if found:
+            return Asked(max(found))
         era = self._era(self.around.now)
-        if era.timing is not None:
-            open_since = max(self.stored.seen_until, era.since or self.stored.seen_until)
-            if newest := newest_between(era.timing, open_since, self.around.now, 1):
-                return Asked(newest[0])
-        settled = [row[0].last_for] if row else []
-        settled += [at for when, piece in self.owed for at in newest_between(when, piece.start, piece.end, 1)]
-        if settled:
-            return Asked(max(settled))
         coming = next_after(era.timing, self.around.now) if era.timing is not None else None
         return Asked(coming or self.around.now)
 
@@ -211,8 +211,8 @@ class ScheduleEvidence:
             if era.existence == "not_yet" and (lived := [row.first_for for row in rows if not _asked_for(row)]):
                 era = replace(era, until=min([*lived, *([era.until] if era.until else [])]))
             found += [(facts, None) for facts in self._without_row(era, begin, end, known_from)]
-        for when, piece in self.owed:
-            if part := occurrences(when, max(piece.start, begin - JUST_BEFORE), min(piece.end, end)):
+        for when, after, until in self._unsettled(end):
+            if part := occurrences(when, max(after, begin - JUST_BEFORE), min(until, end)):
                 found.append((self._facts(self._era(part.last), part, True), None))
         found.sort(key=lambda pair: (pair[0].first_for, pair[0].last_for))
         left_out = left_out or len(found) > limit
@@ -235,12 +235,18 @@ class ScheduleEvidence:
         until = min(span[1], known_from - JUST_BEFORE)
         if span[0] < known_from and (part := occurrences(era.timing, span[0], until)):
             found.append(replace(self._facts(era, part, True), beyond_retention=True))
-        if era is self.eras[-1] and span[1] > self.stored.seen_until:
-            now = max(self.around.now, self.stored.seen_until)
-            for after, until in ((self.stored.seen_until, now), (now, span[1])):
-                if part := occurrences(era.timing, max(after, span[0]), min(until, span[1])):
-                    found.append(self._facts(era, part, True))
         return found
+
+    def _unsettled(self, end: datetime) -> list[tuple[Timing, datetime, datetime]]:
+        """Return the spans (after, until] up to *end* whose occurrences no tick has settled, each with its times.
+
+        After the watermark, ticks apply the present definition, even if an edit has made it only since.
+        """
+        spans = [(when, piece.start, piece.end) for when, piece in self.owed]
+        if (when := self.eras[-1].timing) is not None:
+            now = max(self.around.now, self.stored.seen_until)
+            spans += [(when, self.stored.seen_until, now), (when, now, end)]
+        return spans
 
     def _missing_from_ledger(self, rows: Sequence[Any], begin: datetime, end: datetime) -> list[OccurrenceFacts]:
         """Return facts about settled occurrences for which the ledger should have a row, but *rows* have none."""
