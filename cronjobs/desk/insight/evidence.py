@@ -133,7 +133,7 @@ class ScheduleEvidence:
         if not due or row is None or row.first_for > asked.at:
             row = None
         facts = replace(
-            self._facts(era, Range(asked.at, asked.at, 1), due),
+            self._facts(era, Range(asked.at, asked.at, 1), due, row),
             asked=wall,
             clock_change=None if wall is None else "doubled" if asked.exists else "gap",
             remark=self._remark(era, asked, due),
@@ -202,7 +202,7 @@ class ScheduleEvidence:
                 if part is None:
                     continue
                 span = part
-            facts = self._facts(era, span, True)
+            facts = self._facts(era, span, True, row)
             remark = self._remark(era, Asked(span.last), True) if span.count == 1 else None
             found.append((replace(facts, remark=remark), row))
         found += [(facts, None) for facts in self._missing_from_ledger(rows, begin, end)]
@@ -266,7 +266,7 @@ class ScheduleEvidence:
                 after = max(after, last)
         return found
 
-    def _facts(self, era: DefinitionPeriod, span: Range, due: bool) -> OccurrenceFacts:
+    def _facts(self, era: DefinitionPeriod, span: Range, due: bool, row: Any = None) -> OccurrenceFacts:
         last = span.last
         defined = [each for each in self.eras if each.existence == "defined"]
         later = [each for each in defined if each.since and last <= each.since]
@@ -274,6 +274,8 @@ class ScheduleEvidence:
         if self.stored.name in self.settings.disabled_schedules:
             fault = "; ".join(map(str, self.settings.problems_of(self.stored.name))) or "the entry cannot be used"
         owed = due and any(piece.start < last <= piece.end for _, piece in self.owed)
+        open_ = row is None and (owed or last > self.stored.seen_until)
+        decided_at = self.now if open_ else None if row is None or _asked_for(row) else row.decided_at
         return OccurrenceFacts(
             schedule=self.stored.name,
             first_for=span.first,
@@ -284,6 +286,7 @@ class ScheduleEvidence:
             existence=era.existence,
             due=due,
             definition=era.facts,
+            edited=self._edited(era, decided_at) if due and decided_at is not None else None,
             settled_until=self.stored.seen_until,
             owed=owed,
             beyond_retention=due and last < self.horizon and last <= self.stored.seen_until and not owed,
@@ -297,6 +300,21 @@ class ScheduleEvidence:
             in_file=self.stored.name in self.settings.schedules,
             elsewhere=self.settings.environment if self.stored.name in self.settings.elsewhere else None,
         )
+
+    def _edited(self, era: DefinitionPeriod, decided_at: datetime) -> DefinitionFacts | None:
+        """Return the definition to which edits that kept the times of *era* had led by *decided_at*.
+
+        Return None if they changed nothing that an explanation names.
+        """
+        if (was := era.facts) is None:
+            return None
+        now = was
+        for later in self.eras[self.eras.index(era) + 1 :]:
+            facts = later.facts
+            if facts is None or later.since is None or later.since >= decided_at or facts.times != was.times:
+                break
+            now = facts
+        return None if replace(now, applied=was.applied) == was else now
 
     def _era(self, at: datetime) -> DefinitionPeriod:
         return next((era for era in reversed(self.eras) if era.since is None or era.since < at), self.eras[0])

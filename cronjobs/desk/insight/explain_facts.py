@@ -44,6 +44,10 @@ class DefinitionFacts:
     grace: timedelta | None = None  # None if the schedule sets no grace of its own
     applied: AuditEntry | None = None
 
+    @property
+    def times(self) -> tuple[str, str]:
+        return self.timing, self.timezone
+
 
 @dataclass(frozen=True)
 class TickFacts:
@@ -370,6 +374,8 @@ class OccurrenceFacts:
     existence: Existence
     due: bool = True
     definition: DefinitionFacts | None = None
+    # The definition after a later edit that kept the times, if it decides or decided about the occurrence.
+    edited: DefinitionFacts | None = None
     settled_until: datetime | None = None  # the watermark: ticks have settled every occurrence up to this instant
     # True if the occurrence is unsettled although it is before the watermark. In that case a pause held the occurrence
     # back when its definition ended.
@@ -413,6 +419,10 @@ class OccurrenceFacts:
     stands_for: int = 1
     # If the occurrence has no job: later runs of the schedule that were triggered by hand, newest first.
     triggered: tuple[Triggered, ...] = ()
+
+    @property
+    def decided_by(self) -> DefinitionFacts | None:
+        return self.edited or self.definition
 
 
 @dataclass(frozen=True)

@@ -422,11 +422,20 @@ def test_it_is_held_back_by_a_pause(world: World, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    "edit",
-    ["", ", catch_up: none", ", catch_up_within: 1h", ", grace: 2h", ", priority: 2", "45 * * * *", "retire", "rename"],
+    ("edit", "policy", "then"),
+    [
+        ("", "latest", "coalesced"),
+        (", catch_up: none", "none", 'old, and "catch_up: none" makes up only for occurrences younger than 2m.'),
+        (", catch_up_within: 1h", "latest", "old, beyond catch_up_within (1h)."),
+        (", grace: 2h", "latest", "coalesced"),
+        (", priority: 2", "latest", "coalesced"),
+        ("45 * * * *", "latest", "coalesced"),
+        ("retire", "latest", "enqueued"),
+        ("rename", "latest", "coalesced"),
+    ],
 )
-def test_an_edit_during_a_pause_hides_no_occurrence_that_the_pause_holds_back(
-    world: World, monkeypatch: pytest.MonkeyPatch, edit: str
+def test_an_edit_during_a_pause_neither_hides_a_held_back_occurrence_nor_what_decides_about_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, edit: str, policy: str, then: str
 ) -> None:
     entry = 'cron: "15 * * * *"'
     other = {f"other{number}": 'cron: "0 0 1 1 *"' for number in range(3)}
@@ -447,9 +456,16 @@ def test_an_edit_during_a_pause_hides_no_occurrence_that_the_pause_holds_back(
         assert told.verdict == "pending", asked
         assert "was due at 2026-03-02 09:15:00 UTC" in told
         assert "It is held back: everything has been paused by ada" in told
+        assert f'When the pause ends, "catch_up: {policy}" decides about it.' in told
+        edited = "The schedule was edited since: the definition applied on 2026-03-02 09:20:10 by host alpha decides"
+        assert (edited in told) == (edit in (", catch_up: none", ", catch_up_within: 1h", ", grace: 2h"))
     for end in ("2026-03-02T09:18Z", "2026-03-02T09:21Z"):
         listed = world.ask("s", "--from", "2026-03-02T09:00Z", "--to", end).found["occurrences"]
         assert [each["verdict"] for each in listed if each["at"] == at.isoformat()] == ["pending"]
+    world.go(utc("2026-03-02T10:30:00"))
+    brake(world, "resume", "--all", monkeypatch=monkeypatch)
+    told = world.ask("s", "--at", "09:15")
+    assert told.verdict == then if then in ("coalesced", "enqueued") else then in told
 
 
 def test_it_is_still_to_come(world: World) -> None:
