@@ -2436,8 +2436,8 @@ MUTANTS = (
     Mutant(
         "a pause that skips is said to hold nothing back",
         "cronjobs/desk/insight/findings_of_schedules.py",
-        'pause["skip"] and _only_skips(schedule, now)',
-        'pause["skip"]',
+        "return skips and held_back(owed_by(replace(schedule, owed=None)), pauses_of(schedule), now) is None",
+        "return skips",
         ("tests/desk/database/test_situations.py::test_a_pause_that_comes_to_skip_still_holds_back_what_was_due",),
     ),
     *(
@@ -2515,6 +2515,13 @@ MUTANTS = (
                 ),
             ),
         )
+    ),
+    Mutant(
+        "what a pause skips is said to be held back by another",
+        "cronjobs/desk/insight/findings_of_schedules.py",
+        "not _only_skips(schedule, now)",
+        'not (pause["skip"] and _only_skips(schedule, now))',
+        ("tests/desk/database/test_explain_causes.py::test_no_pause_holds_back_what_another_pause_skips",),
     ),
     Mutant(
         "a run that found its queue full is nothing",

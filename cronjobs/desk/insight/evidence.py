@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -240,12 +241,16 @@ class ScheduleEvidence:
     def _unsettled(self, end: datetime) -> list[tuple[Timing, datetime, datetime]]:
         """Return the spans (after, until] up to *end* whose occurrences no tick has settled, each with its times.
 
-        After the watermark, ticks apply the present definition, even if an edit has made it only since.
+        After the watermark, ticks apply the present definition, even if an edit has made it only since. As for ticks, a
+        new span begins wherever a pause that skips begins or ends.
         """
         spans = [(when, piece.start, piece.end) for when, piece in self.owed]
         if (when := self.eras[-1].timing) is not None:
-            now = max(self.around.now, self.stored.seen_until)
-            spans += [(when, self.stored.seen_until, now), (when, now, end)]
+            begin = self.stored.seen_until
+            now = max(self.around.now, begin)
+            edges = [edge for pause in self.pauses if pause.skip for edge in (pause.since, ends_at(pause)) if edge]
+            cuts = sorted(edge - JUST_BEFORE for edge in edges if begin < edge - JUST_BEFORE < now)
+            spans += [(when, after, until) for after, until in pairwise([begin, *cuts, now, end])]
         return spans
 
     def _missing_from_ledger(self, rows: Sequence[Any], begin: datetime, end: datetime) -> list[OccurrenceFacts]:
@@ -418,7 +423,9 @@ class ScheduleEvidence:
                 due = facts.last_for
                 held, now = self._held_back(due, self.now), self._pause(self.now, due)
                 earlier = tuple(pause for pause in held if pause.ended_at is not None) if now else held[:-1]
-                facts = replace(facts, pause=now or (held[-1] if held else None), held_before=earlier)
+                skipped_by = None if facts.owed else self._skipped_by(due)
+                pause = now or (held[-1] if held else None)
+                facts = replace(facts, pause=pause, held_before=earlier, skipped_by=skipped_by)
             complete.append(facts)
         return complete
 
@@ -436,10 +443,13 @@ class ScheduleEvidence:
     def _with_pauses(self, facts: OccurrenceFacts, row: Any) -> OccurrenceFacts:
         """Add the pause that skipped the occurrence, or the pauses that held it back until it was settled."""
         if row.outcome == "skipped" and row.job_id is None:
-            skips = [pause for pause in self.pauses if pause.skip and in_force(pause, facts.last_for)]
-            return replace(facts, pause=skips[0] if skips else self._pause(row.decided_at))
+            return replace(facts, pause=self._skipped_by(facts.last_for) or self._pause(row.decided_at))
         *before, last = self._held_back(facts.last_for, row.decided_at) or (None,)
         return replace(facts, pause=last, held_before=tuple(before))
+
+    def _skipped_by(self, due: datetime) -> PauseFacts | None:
+        """Return the pause that skips the occurrence at *due*, whatever other pauses are in force, or None."""
+        return next((pause for pause in self.pauses if pause.skip and in_force(pause, due)), None)
 
     def _held_back(self, due: datetime, settled: datetime) -> tuple[PauseFacts, ...]:
         """Return the pauses that held back the occurrence at *due*, which was settled at *settled*.

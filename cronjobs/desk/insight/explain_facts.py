@@ -411,6 +411,8 @@ class OccurrenceFacts:
     tick_after: TickFacts | None = None
     # The pause that skipped the occurrence, or the last of the pauses that hold it back or held it back.
     pause: PauseFacts | None = None
+    # The pause that skips the occurrence, although no tick has recorded that yet.
+    skipped_by: PauseFacts | None = None
     held_before: tuple[PauseFacts, ...] = ()  # earlier pauses that held back the occurrence, oldest first
     # The job that the occurrence made, gave way to, or was coalesced into.
     job: JobFacts | None = None

@@ -282,9 +282,10 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
 def _holds(brake: PauseFacts, facts: OccurrenceFacts) -> bool:
     """Return whether the pause holds back the occurrence.
 
-    A pause that skips occurrences holds back only those that were due before the pause began.
+    A pause that skips occurrences holds back only those that were due before the pause began. No pause holds back an
+    occurrence that another pause skips.
     """
-    return not brake.skip or facts.owed or facts.last_for < brake.since
+    return facts.skipped_by is None and (not brake.skip or facts.owed or facts.last_for < brake.since)
 
 
 def _pauses(facts: OccurrenceFacts, times: LocalTimes) -> str:
@@ -447,7 +448,9 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     if brake is not None and brake.ended_at is not None:
         was_held = [f"{capital(_it_was(facts))} held back: {_pauses(facts, times)}."]
         could_since, brake = brake.ended_at, None
+    skipped_by = facts.skipped_by
     if facts.first_for > now:
+        brake = skipped_by or brake
         first = "It" if facts.count == 1 else "The first"
         sentences = [f"{first} is due in {rough(facts.first_for - now)}."]
         if brake is not None:
@@ -460,6 +463,11 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         sentences = [f"{capital(them)} {held}: {_pauses(facts, times)}.", f"When the pause ends, {_decides(facts)}."]
         if last is not None and last.started_at <= facts.last_for < brake.since:
             sentences.insert(0, _last_tick(last, times))
+    elif brake is not None and skipped_by is not None and not brake.skip:
+        sentences = [
+            f"{capital(_it(facts))} will be recorded as skipped, because {pause(skipped_by, times)}.",
+            f"A tick records that when another pause ends: {pause(brake, times)}.",
+        ]
     else:
         waits = "It waits" if facts.count == 1 else "They wait"
         sentences = [*was_held, f"{waits} for a tick to settle {_it(facts)}; the time now is {times.clock(now)}."]
@@ -477,8 +485,8 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
                 f"A tick of host {name(last.host)} has begun since then, at {times.clock(last.started_at)}, but left "
                 f"{_it(facts)} unsettled; {why}."
             )
-        if brake is not None:
-            sentences.append(f"The next tick will record {_it(facts)} as skipped: {pause(brake, times)}.")
+        if skipped_by is not None:
+            sentences.append(f"The next tick will record {_it(facts)} as skipped: {pause(skipped_by, times)}.")
     if facts.file_fault is not None:
         entry = "The schedule's entry in the file here"
         if facts.renaming_entry is not None:
@@ -658,6 +666,8 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
         case "pending":
             if facts.first_for > facts.around.now:
                 return "still to come"
+            if facts.skipped_by is not None:
+                return f"will be recorded as skipped: {pause(facts.skipped_by, times)}"
             held = facts.pause is not None and _holds(facts.pause, facts)
             return f"held back: {_pauses(facts, times)}" if held else "no tick has settled it yet"
         case "unknown" if facts.existence == "defined":

@@ -109,6 +109,35 @@ def test_each_pause_that_held_an_occurrence_back_is_named(
     assert "No tick" not in told
 
 
+@pytest.mark.parametrize("skips", ["only", "--all"])
+def test_no_pause_holds_back_what_another_pause_skips(
+    world: World, monkeypatch: pytest.MonkeyPatch, skips: str
+) -> None:
+    holds, what = ("--all", "the schedule") if skips == "only" else ("only", "everything")
+    world.file(only='cron: "0,30 3 * * *"')
+    world.tick(utc("2026-03-03T02:20:00"))
+    brake(world, "pause", holds, "--for", "2h", monkeypatch=monkeypatch)
+    world.go(utc("2026-03-03T02:50:00"))
+    brake(world, "pause", skips, "--skip", "--for", "20m", monkeypatch=monkeypatch)
+    for at, was in (("03:05:00", "has been"), ("03:40:00", "was")):
+        world.tick(utc(f"2026-03-03T{at}"))
+        told = world.ask("only", "--at", "03:00")
+        assert told.verdict == "pending"
+        assert f"It will be recorded as skipped, because {what} {was} paused by ada " in told
+        assert "held back" not in told
+        assert "catch_up" not in told
+        listed = world.ask("only", "--from", "02:25").found["occurrences"]
+        assert ["skipped_by" in each["facts"] for each in listed] == ([True] if at == "03:05:00" else [True, False])
+        assert ("holds back only" in " ".join(world.cronjobs("status").out.split())) == (at == "03:40:00")
+    assert f"will be recorded as skipped: {what} was paused" in world.say("only", "--from", "02:25").out
+    world.go(utc("2026-03-03T04:25:00"))
+    assert f"The next tick will record it as skipped: {what} was paused by ada from 02:50:00" in world.ask(
+        "only", "--at", "03:00"
+    )
+    world.tick()
+    assert world.ask("only", "--at", "03:00").verdict == "paused"
+
+
 @pytest.mark.parametrize("settles", ["tick", "resume"])
 def test_a_short_pause_is_not_blamed_for_the_outage_before_it(
     world: World, monkeypatch: pytest.MonkeyPatch, settles: str
