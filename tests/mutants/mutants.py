@@ -2533,9 +2533,12 @@ MUTANTS = (
     Mutant(
         "an attempt that overruns its timeout is a run",
         STANDING,
-        'return "overruns" if over else None',
+        "return started_at + timedelta(seconds=limit_s)",
         "return None",
-        ("tests/desk/unit/rules/test_occurrence_results.py::test_what_a_job_is_to_a_schedule_that_was_due",),
+        (
+            "tests/desk/unit/rules/test_occurrence_results.py::test_what_a_job_is_to_a_schedule_that_was_due",
+            "tests/desk/database/test_explain_causes.py::test_no_view_calls_a_job_running_whose_runner_died_or_hangs",
+        ),
     ),
     Mutant(
         "status looks at ten rows of a schedule",

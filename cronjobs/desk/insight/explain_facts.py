@@ -321,6 +321,8 @@ class JobFacts:
     limit: str | None = None  # a sentence about the reached limit that the job waits for
     reported: Reported | None = None  # the progress that the running attempt has reported
     runner_gone: bool = False  # whether this host can prove that the runner's process has ended
+    # When the runner should have stopped the running attempt, if it did not, so that it is dead or hangs.
+    overrun_since: datetime | None = None
     # The cluster worker that runs the attempt. "" while the attempt waits for a worker.
     cluster_worker: str | None = None
     executor: str | None = None  # the executor of a waiting job's type

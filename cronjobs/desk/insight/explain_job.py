@@ -501,6 +501,11 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
     elif job.locked_until is not None and job.locked_until < now:
         over = rough(now - job.locked_until)
         lease = f"; its lease ended {over} ago, so the next tick will settle its outcome"
+    elif job.overrun_since is not None and job.locked_until is not None:
+        lease = (
+            f"; its runner should have stopped it {rough(now - job.overrun_since)} ago, so the runner died or hangs. "
+            f"When its lease ends, in {rough(job.locked_until - now)}, a tick will settle its outcome"
+        )
     else:
         left = rough(job.locked_until - now) if job.locked_until else "no time"
         runs, lease = "is running now", f"; its lease has {left} left"
@@ -636,7 +641,7 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         reasons.append(pause(job.paused, times))
     if job.turn_after is not None:
         of = f"job {job.turn_after.job_id} of schedule {name(job.schedule or '')}"
-        reasons.append(f"{of} is running, and must end first" if job.turn_after.running else f"{of} comes first")
+        reasons.append(f"{of} has begun, and must end first" if job.turn_after.running else f"{of} comes first")
     if job.type_facts is not None:
         reasons += type_reasons(job.type_facts, times)
     # ``type_reasons`` has named the host if the type is not registered here.

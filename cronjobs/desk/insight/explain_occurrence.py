@@ -389,7 +389,7 @@ def _doing_then(job: JobFacts, moment: datetime, times: LocalTimes) -> str:
             begun = f"begun at {times.clock(attempt.started_at)} on {name(attempt.host)}"
             return f"Its attempt {attempt.number} was running then, {begun}."
     if job.status == "running" and job.started_at is not None and job.started_at <= moment:
-        return f"Its attempt {job.attempt} had begun at {times.clock(job.started_at)}, and is still running."
+        return f"Its attempt {job.attempt} had begun at {times.clock(job.started_at)}, and no end is recorded."
     tried = [attempt for attempt in job.attempts if attempt.finished_at <= moment]
     if not tried:
         return "It was waiting for its first try then."

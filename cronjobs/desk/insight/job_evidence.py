@@ -42,6 +42,7 @@ from cronjobs.desk.insight.schedule_history import (
 )
 from cronjobs.desk.insight.waiting import options_against
 from cronjobs.desk.insight.watched import last_ticking, quiet_after
+from cronjobs.desk.rules.occurrence_results import overrun_since
 from cronjobs.desk.rules.pausing import of_queue
 from cronjobs.desk.rules.schedule_names import Name, names_of
 from cronjobs.desk.rules.settling import settled_effect
@@ -56,6 +57,7 @@ from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.concurrency import Limit, reached
 from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN
 from cronjobs.engine.rules.progress import reported_of
+from cronjobs.engine.rules.recovery_policy import seconds
 from cronjobs.engine.store import schedules
 from cronjobs.engine.store.concurrency import running_by_key
 from cronjobs.engine.store.effects import doubtful_of
@@ -207,6 +209,7 @@ def job_facts(
             host=_host(row.locked_by) if row.locked_by else None,
             by_hand=is_by_hand(row.runner_s),
             runner_gone=row.status == "running" and holders.is_gone(row.locked_by or "") is True,
+            overrun_since=overrun_since(row.started_at, seconds(row.runner_s), around.now),
             attempts=tuple(attempts.get(row.id, ())),
             released=_released_last(row, attempts.get(row.id, ())),
             doubtful=tuple(doubtful.get(row.id, ())),

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.desk.rules.occurrence_results import OVERRUN, ByHand, JobNow, OccurrenceResult
+from cronjobs.desk.rules.occurrence_results import ByHand, JobNow, OccurrenceResult, overrun_since
 from cronjobs.desk.rules.schedule_names import Name
 from cronjobs.desk.rules.tick_rows import did_of
 from cronjobs.engine.database.tables import LONGEST_NAME, UNSETTLED_DEAD_SQL
@@ -358,11 +358,7 @@ class Overrunning:
 
 
 def overrunning(connection: Connection, now: datetime) -> list[Overrunning]:
-    """Return the jobs whose leases outlast their time limits by OVERRUN, among the LEASES_READ that began first.
-
-    A live runner stops a job at its time limit. So the runner of such a job is dead or hangs, and only the lease is
-    left.
-    """
+    """Return the leased jobs whose runners died or hang (``overrun_since``), among the LEASES_READ that began first."""
     rows = run(
         connection,
         f"""
@@ -372,11 +368,10 @@ def overrunning(connection: Connection, now: datetime) -> list[Overrunning]:
         longest=LONGEST_NAME,
         most=LEASES_READ,
     )
-    limits = [(row, limit) for row in rows if (limit := seconds(row.runner_s)) is not None and row.started_at]
     return [
-        Overrunning(row.id, row.job_type, row.locked_by, row.locked_until, row.started_at + timedelta(seconds=limit))
-        for row, limit in limits
-        if (now - row.started_at - OVERRUN).total_seconds() >= limit
+        Overrunning(row.id, row.job_type, row.locked_by, row.locked_until, since)
+        for row in rows
+        if (since := overrun_since(row.started_at, seconds(row.runner_s), now)) is not None
     ]
 
 

@@ -391,7 +391,7 @@ def test_the_job_of_its_schedule_that_a_job_waits_for_is_named(world: World, ask
     world.leave_hanging(lease=timedelta(minutes=9))
     world.tick(utc("2026-03-03T02:00:00"))
     waits = "Job 2 waits for its turn, due since 02:00:00, for 300ms:"
-    assert f"{waits} job 1 of schedule s is running, and must end first." in world.ask(asked)
+    assert f"{waits} job 1 of schedule s has begun, and must end first." in world.ask(asked)
     back = {"status": "queued", "locked_by": None, "locked_until": None, "started_at": None, "policy": None}
     with world.database.write() as connection:
         connection.execute(update(tables.jobs).where(tables.jobs.c.id == 1).values(**back))
@@ -579,6 +579,27 @@ def test_a_lease_whose_process_is_gone_is_shown_so_everywhere(world: World, monk
     assert "so far" in shown
     world.clock.advance(timedelta(hours=1))
     assert "so far" not in world.cronjobs("status").out, "there are findings, such as no_tick"
+
+
+@pytest.mark.parametrize("runner", ["alive", "gone", "without a lease", "beyond its limit"])
+def test_no_view_calls_a_job_running_whose_runner_died_or_hangs(
+    world: World, monkeypatch: pytest.MonkeyPatch, runner: str
+) -> None:
+    world.file(s='cron: "0 2 * * *"')
+    world.tick(utc("2026-03-03T01:58:00"))
+    world.go(utc("2026-03-03T02:00:00"))
+    no_room(world)
+    lease = timedelta(minutes=5) if runner == "without a lease" else timedelta(hours=6)
+    job_id = world.leave_hanging(lease=lease, runner_s=20.0)
+    monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: True if runner == "gone" else None)
+    world.go(utc("2026-03-03T02:04:00" if runner == "alive" else "2026-03-03T02:06:00"))
+    asked = [["explain", str(job_id)], ["explain", "s"], ["jobs", "show", str(job_id)]]
+    for command in asked:
+        said = " ".join(world.cronjobs(*command).out.split())
+        assert (f"Job {job_id} is running now" in said) == (runner == "alive"), command
+    noted = {"alive": "on beta, lease", "beyond its limit": "should have been stopped 5m40s ago, lease"}
+    ended = {"gone": "the runner's process is gone", "without a lease": "OVERDUE: lease ended"}
+    assert (noted | ended)[runner] in world.cronjobs("jobs", "list").out
 
 
 @pytest.mark.parametrize("skip", [False, True])

@@ -288,7 +288,7 @@ def test_an_occurrence_that_gives_way_is_no_alarm(world: World) -> None:
             "It was skipped at 08:02:10, because job 1, made for 2026-03-02 08:01:00, was still unfinished "
             "(overlap: skip)."
         ),
-        "Its attempt 1 had begun at 08:01:05, and is still running.",
+        "Its attempt 1 had begun at 08:01:05, and no end is recorded.",
         told.steady[-1],
     ]
     assert told.steady[-1].startswith("Job 1 is running now: attempt 1 on beta, begun at 08:01:05, 1m5s ago; its lease")
