@@ -398,7 +398,7 @@ class ScheduleEvidence:
         complete = []
         # The runs triggered by hand since the oldest of the rows was settled.
         since = min((row.decided_at for _, row in found if row is not None), default=None)
-        triggered = [] if since is None else triggered_since(connection, self.names, since)
+        triggered = [] if since is None else triggered_since(connection, self.names, since, self.now)
         for number, (facts, row) in enumerate(found):
             before, after = pairs.get(number, (None, None))
             # If a clock was ahead at the tick *after*, that tick really ran before the tick *before*.

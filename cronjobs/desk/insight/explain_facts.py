@@ -252,6 +252,7 @@ class Triggered:
     status: str | None = None
     finished_at: datetime | None = None
     dismissed: bool = False
+    no_runner: bool = False  # whether the job is leased, but its runner died or hangs
 
 
 @dataclass(frozen=True)

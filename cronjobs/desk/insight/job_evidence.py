@@ -42,7 +42,7 @@ from cronjobs.desk.insight.schedule_history import (
 )
 from cronjobs.desk.insight.waiting import options_against
 from cronjobs.desk.insight.watched import last_ticking, quiet_after
-from cronjobs.desk.rules.occurrence_results import overrun_since
+from cronjobs.desk.rules.occurrence_results import JobNow, overrun_since, why_not_run
 from cronjobs.desk.rules.pausing import of_queue
 from cronjobs.desk.rules.schedule_names import Name, names_of
 from cronjobs.desk.rules.settling import settled_effect
@@ -482,7 +482,7 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
     if job is None and not rows:
         return None
     if job is not None:
-        job = with_triggered(in_detail(connection, job, types, around), _triggered_since(connection, job))
+        job = with_triggered(in_detail(connection, job, types, around), _triggered_since(connection, job, around.now))
     made_for = tuple(
         OccurrenceOfJob(row.schedule, _zone_of(row.definition, settings.timezone), ledger_facts(row)) for row in rows
     )
@@ -493,18 +493,24 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
     return JobLife(job_id, zone, around, job, made_for, settler, removed)
 
 
-def _triggered_since(connection: Connection, job: JobFacts) -> list[Triggered]:
+def _triggered_since(connection: Connection, job: JobFacts, now: datetime) -> list[Triggered]:
     if job.schedule is None or job.status not in NOT_DONE:
         return []
     renames = schedules.renames(connection)
     names = names_of(schedules.name_now(job.schedule, renames), renames)
-    return triggered_since(connection, names, job.created_at)
+    return triggered_since(connection, names, job.created_at, now)
 
 
-def triggered_since(connection: Connection, names: Sequence[Name], since: datetime) -> list[Triggered]:
+def triggered_since(connection: Connection, names: Sequence[Name], since: datetime, now: datetime) -> list[Triggered]:
     """Return a schedule's runs triggered by hand since *since*, newest first. *names*: all of the schedule's names."""
+    holders = Holders()
+
+    def no_runner(job: JobNow) -> bool:
+        over = why_not_run(job, now, timedelta(0)) is not None
+        return job.status == Status.RUNNING and (over or holders.is_gone(job.locked_by or "") is True)
+
     return [
-        Triggered(run.job_id, run.at, run.by, job.status, job.finished_at, job.dismissed)
+        Triggered(run.job_id, run.at, run.by, job.status, job.finished_at, job.dismissed, no_runner(job))
         if (job := run.job) is not None
         else Triggered(run.job_id, run.at, run.by)
         for run in triggered(connection, names)

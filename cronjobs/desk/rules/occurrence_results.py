@@ -48,6 +48,7 @@ class JobNow:
     limit: timedelta | None = None
     attempts: int = 0
     finished_at: datetime | None = None
+    locked_by: str | None = None
 
     @property
     def waiting(self) -> bool:

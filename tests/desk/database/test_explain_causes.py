@@ -582,13 +582,19 @@ def test_a_lease_whose_process_is_gone_is_shown_so_everywhere(world: World, monk
 
 
 @pytest.mark.parametrize("runner", ["alive", "gone", "without a lease", "beyond its limit"])
+@pytest.mark.parametrize("by_hand", [False, True], ids=["by its schedule", "triggered"])
 def test_no_view_calls_a_job_running_whose_runner_died_or_hangs(
-    world: World, monkeypatch: pytest.MonkeyPatch, runner: str
+    world: World, monkeypatch: pytest.MonkeyPatch, runner: str, by_hand: bool
 ) -> None:
-    world.file(s='cron: "0 2 * * *"')
+    world.file(s=f'cron: "0 {1 if by_hand else 2} * * *", catch_up: none')
+    world.tick(utc("2026-03-02T22:58:00"))
     world.tick(utc("2026-03-03T01:58:00"))
     world.go(utc("2026-03-03T02:00:00"))
-    no_room(world)
+    if by_hand:
+        brake(world, "trigger", "s", monkeypatch=monkeypatch)
+        world.go(utc("2026-03-03T02:00:00"))
+    else:
+        no_room(world)
     lease = timedelta(minutes=5) if runner == "without a lease" else timedelta(hours=6)
     job_id = world.leave_hanging(lease=lease, runner_s=20.0)
     monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: True if runner == "gone" else None)
@@ -596,7 +602,9 @@ def test_no_view_calls_a_job_running_whose_runner_died_or_hangs(
     asked = [["explain", str(job_id)], ["explain", "s"], ["jobs", "show", str(job_id)]]
     for command in asked:
         said = " ".join(world.cronjobs(*command).out.split())
-        assert (f"Job {job_id} is running now" in said) == (runner == "alive"), command
+        assert ("is running now" in said) == (runner == "alive"), command
+        if by_hand and command == ["explain", "s"] and runner != "alive":
+            assert f"Job {job_id}, which ada triggered at 02:00:00, began, but its runner died or hangs." in said
     noted = {"alive": "on beta, lease", "beyond its limit": "should have been stopped 5m40s ago, lease"}
     ended = {"gone": "the runner's process is gone", "without a lease": "OVERDUE: lease ended"}
     assert (noted | ended)[runner] in world.cronjobs("jobs", "list").out
