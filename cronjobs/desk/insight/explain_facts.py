@@ -171,6 +171,8 @@ class NotStartedRecord:
     out_of_time: bool = False  # whether the timeout did not fit into the rest of the tick
     no_place: bool = False  # whether all slots for long jobs were taken on that host
     passed_over: bool = False  # whether the job was due during the whole tick, which had a free worker
+    # Whether a host that ticks now recorded that it cannot run the job, or that its tick's options exclude the job.
+    not_by_any_tick: bool = False
     no_process: bool = False  # whether that host could not start a process for the long job
     long_off: tuple[str, ...] = ()  # the hosts that ticked, if long jobs are off on each of them and the job is long
 

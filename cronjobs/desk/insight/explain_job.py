@@ -565,7 +565,9 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         at = f"at {times.clock(last.started_at)} on {name(last.host)}" if last else ""
         doing = ", and last recorded that it was importing the handlers" if last and last.importing else ""
         began = f" (the last tick began {at}{doing})" if last else ""
-        why = f"{_ahead(job.ahead)}the next tick with a free worker will run it{began}"
+        only = job.passed_over is not None and job.passed_over.not_by_any_tick
+        which = ", on a host and with options that allow the job," if only else ""
+        why = f"{_ahead(job.ahead)}the next tick with a free worker{which} will run it{began}"
         if job.passed_over is not None and job.passed_over.too_short:
             why = (
                 "the job's timeout is too long for the tick that passed the job over. Shorten the timeout, or allow "

@@ -67,6 +67,7 @@ from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import last_ticks
 from cronjobs.engine.tick.not_started import (
+    ELSEWHERE,
     LONG_OFF,
     NO_PLACE,
     NO_PROCESS,
@@ -90,6 +91,7 @@ ACTS_ON_JOBS: Final = ("cancel", "retry", "release", "reschedule", "dismiss")
 LATE_TRIES: Final = 10  # find out for at most this many attempts why they started late
 
 HOLDERS_NAMED: Final = 3
+NOT_BY_THIS_TICK: Final = (ELSEWHERE, "--queue", "--only")  # a tick of another host, or with other options, may run it
 _HAD_A_WORKER: Final = "the tick had a free worker, but passed the job over"
 
 
@@ -286,6 +288,7 @@ def _passed_over(
             beyond[row.id] = Excluded(min(tick.started_at for tick, _ in excluded), tuple(sorted(by_host.items())))
         last = _last_at_work(since_due, around.quiet_after)
         off = _long_jobs_off(last, row)
+        whys = {entry["why"] for tick in last.values() if (entry := entry_for(tick.not_started, **_place(row)))}
         for tick in since_due:
             if tick.host not in last:
                 continue  # this host no longer ticks, so its record does not explain why the job still waits
@@ -303,6 +306,7 @@ def _passed_over(
                     out_of_time=entry["why"] == OUT_OF_TIME,
                     no_place=entry["why"] == NO_PLACE,
                     passed_over=passed_over,
+                    not_by_any_tick=not whys.isdisjoint(NOT_BY_THIS_TICK),
                     no_process=entry["why"] == NO_PROCESS,
                     long_off=off if entry["why"] == LONG_OFF else (),
                 )
