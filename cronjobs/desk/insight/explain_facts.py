@@ -310,6 +310,7 @@ class JobFacts:
     paused: PauseFacts | None = None  # the pause that holds back the waiting job
     # The pause that delayed the first attempt, and when the delay began.
     held: tuple[datetime, PauseFacts] | None = None
+    quiet: tuple[datetime, datetime] | None = None  # the longest time without ticks, if it delayed the first attempt
     late_tries: tuple[LateTry, ...] = ()
     known: bool = True  # whether the job type is registered here
     timeout_s: float | None = None

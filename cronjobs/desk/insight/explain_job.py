@@ -170,10 +170,16 @@ def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     if behind < timedelta(0):
         how = 'Someone started it with "cronjobs run"' if by_hand else "It started"
         return [(begun, f"{how} at {times.clock(begun)}, before it was due at {times.clock(job.run_at)}.")]
-    said = f"{started('It', job.run_at, begun, times, by_hand=by_hand)}."
+    said = started("It", job.run_at, begun, times, by_hand=by_hand)
     if made_by_hand(job.enqueued_by) and not by_hand:
-        said = f"It was due at once, and started {rough(behind)} later, at {times.clock(begun)}."
-    return [(begun, sentence) for sentence in (*_passed_over(job, times), said)]
+        said = f"It was due at once, and started {rough(behind)} later, at {times.clock(begun)}"
+    if job.quiet is not None and not by_hand:
+        said += f": {_without_ticks(job.quiet, times)}"
+    return [(begun, sentence) for sentence in (*_passed_over(job, times), f"{said}.")]
+
+
+def _without_ticks(quiet: tuple[datetime, datetime], times: LocalTimes) -> str:
+    return f"no tick reached the database {between(*quiet, times)}"
 
 
 def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
@@ -267,7 +273,7 @@ def _last_claimed_at(job: JobFacts) -> datetime:
 
 def _late_try(job: JobFacts, late_try: LateTry, times: LocalTimes) -> list[str]:
     why = [pause(late_try.held, times)] if late_try.held else []
-    why += [f"no tick reached the database {between(*late_try.quiet, times)}"] if late_try.quiet else []
+    why += [_without_ticks(late_try.quiet, times)] if late_try.quiet else []
     if late_try.due_at is None:
         return [f"Before attempt {late_try.number} began, {'; '.join(why)}."]
     what = f"Attempt {late_try.number}"

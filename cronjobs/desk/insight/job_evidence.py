@@ -541,7 +541,7 @@ def in_detail(connection: Connection, job: JobFacts, types: Callable[[], JobType
     attempts = tuple(_with_causes(connection, each, around) for each in job.attempts)
     held, late_tries = _held(job, pauses, ticked), tuple(_late_tries(connection, job, around, pauses, ticked))
     job = replace(_with_acts(connection, job), attempts=attempts)
-    return replace(job, most=most, held=held, late_tries=late_tries)
+    return replace(job, most=most, held=held, quiet=_quiet(connection, job, around), late_tries=late_tries)
 
 
 def _with_causes(connection: Connection, attempt: AttemptFacts, around: Now) -> AttemptFacts:
@@ -598,11 +598,30 @@ def _pause_until(
     return replace(pause, ended_at=end)
 
 
+def _quiet(connection: Connection, job: JobFacts, around: Now) -> tuple[datetime, datetime] | None:
+    """Return the longest time without ticks that delayed the first attempt. Killed ticks are named instead of it."""
+    begun = job.attempts[0].started_at if job.attempts else job.started_at
+    due = max(job.created_at, job.run_at)
+    if begun is None or begun - due <= ON_TIME_WITHIN or job.killed is not None:
+        return None
+    before_id, _ = explaining.ticks_beside(connection, [{"number": 0, "due_at": due}])[0]
+    before = [tick_facts(tick).last_sign_at for tick in explaining.ticks_of(connection, {before_id or 0}).values()]
+    return _longest_quiet(connection, min([due, *before]), begun, around)
+
+
+def _longest_quiet(
+    connection: Connection, first: datetime, last: datetime, around: Now
+) -> tuple[datetime, datetime] | None:
+    ticks = explaining.records_between(connection, first, last)
+    spans = [(tick.started_at, tick.finished_at) for tick in ticks]
+    known_from = None if len(ticks) == explaining.TICKS_READ else first
+    return longest_quiet(spans, known_from, last, around.quiet_after)
+
+
 def _late_tries(
     connection: Connection, job: JobFacts, around: Now, pauses: Sequence[PauseFacts], ticked: Collection[PauseFacts]
 ) -> Iterable[LateTry]:
     """Find out what delayed the last attempts, oldest first. Leave out the job's first attempt."""
-    late = around.quiet_after
     ended = [(each.number, each.started_at, each.finished_at, each.by_hand) for each in job.attempts[-LATE_TRIES - 1 :]]
     if job.status == Status.RUNNING and job.started_at and (not ended or ended[-1][0] < job.attempt):
         ended.append((job.attempt, job.started_at, job.started_at, job.by_hand))
@@ -613,9 +632,7 @@ def _late_tries(
         held = _pause_until(pauses, ticked, since, begun)
         if held is None and begun - since <= ON_TIME_WITHIN:
             continue
-        ticks = explaining.records_between(connection, before, begun)
-        spans = [(tick.started_at, tick.finished_at) for tick in ticks]
-        quiet = longest_quiet(spans, None if len(ticks) == explaining.TICKS_READ else before, begun, late)
+        quiet = _longest_quiet(connection, before, begun, around)
         # A time without ticks that had ended when the attempt became due did not delay the attempt.
         quiet = None if quiet is None or quiet[1] <= since else quiet
         if due or quiet or held:

@@ -938,6 +938,29 @@ def test_a_pause_that_delayed_a_retry_by_a_minute_is_named(
     assert f"{said}queue default was paused by ada from 09:00:10 to 09:01:4" in world.ask("1")
 
 
+@pytest.mark.parametrize("made", ["due at once", "due later", "triggered", "held back until then"])
+def test_why_a_first_attempt_started_hours_late(world: World, monkeypatch: pytest.MonkeyPatch, made: str) -> None:
+    world.file(s='cron: "0 0 1 1 *"')
+    world.ticks(utc("2026-03-02T08:59:10"), utc("2026-03-02T09:00:10"))
+    world.go(utc("2026-03-02T09:00:40"))
+    if made == "triggered":
+        brake(world, "trigger", "s", monkeypatch=monkeypatch)
+    else:
+        put(
+            world.database,
+            job_type="t.work",
+            run_at=utc(f"2026-03-02T09:{'40:00' if made == 'due later' else '00:40'}"),
+        )
+    if made == "held back until then":
+        brake(world, "pause", "--queue", "default", "--until", "2026-03-02T11:30", monkeypatch=monkeypatch)
+        world.ticks(utc("2026-03-02T09:01:10"), utc("2026-03-02T11:29:10"), every=timedelta(minutes=2))
+    world.tick(utc("2026-03-02T11:30:10"))
+    told = world.ask("1")
+    quiet = ", at 11:30:10: no tick reached the database between 09:00:10 and 11:30:10."
+    assert (quiet in told) == (made != "held back until then")
+    assert ("It was held back: queue default was paused" in told) == (made == "held back until then")
+
+
 def test_why_a_retry_started_hours_late(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.file("defaults: {retry: {delays: [4m]}}\n")
     world.plan = [fail(), fail(), fail()]
