@@ -35,7 +35,7 @@ from cronjobs.desk.insight.job_evidence import (
     triggered_since,
     with_triggered,
 )
-from cronjobs.desk.insight.kept_from_starting import kept_before
+from cronjobs.desk.insight.kept_from_starting import FIRST, kept_before
 from cronjobs.desk.insight.schedule_history import (
     JUST_BEFORE,
     Asked,
@@ -384,10 +384,11 @@ class ScheduleEvidence:
             pairs = explaining.ticks_beside(connection, moments)
             ids = {id_ for pair in pairs.values() for id_ in pair if id_ is not None}
             ids |= {row.tick for _, row in found if row is not None and row.tick is not None}
-            facts_of = {id_: tick_facts(row) for id_, row in explaining.ticks_of(connection, ids).items()}
+            ticks = explaining.ticks_of(connection, ids)
+            facts_of = {id_: tick_facts(row) for id_, row in ticks.items()}
             for last, then in pairs.values():
                 if last in facts_of and then in facts_of:
-                    facts_of[then] = self._with_causes(facts_of[last], facts_of[then])
+                    facts_of[then] = self._with_causes(facts_of[last], facts_of[then], ticks[then].did)
         job_ids = {row.job_id for _, row in found if row is not None and row.job_id is not None}
         jobs = job_facts(connection, job_ids, self.settings, self.types, self.around, self.pause_rows)
         pruned = pruned_dead(connection, job_ids - jobs.keys())
@@ -429,15 +430,16 @@ class ScheduleEvidence:
             complete.append(facts)
         return complete
 
-    def _with_causes(self, before: TickFacts, after: TickFacts) -> TickFacts:
-        """Return *after*, with the causes that kept earlier ticks from starting, from a later tick's row.
+    def _with_causes(self, before: TickFacts, after: TickFacts, did: Any) -> TickFacts:
+        """Return *after*, whose row has *did*, with the causes that kept ticks from starting after *before*.
 
-        If *after* has causes in its own row, or if there was no time without ticks after *before*, add nothing.
+        A later tick's row may have them only if there was a time without ticks.
         """
-        quiet = self.around.quiet_after
-        if after.kept_from_starting or after.started_at - before.last_sign_at <= quiet:
+        within = self.around.quiet_after
+        if not after.kept_from_starting and after.started_at - before.last_sign_at <= within:
             return after
-        causes = kept_before(self.connection, after.host, after.started_at, None, quiet)
+        since = before.started_at if before.host == after.host else FIRST
+        causes = kept_before(self.connection, after.host, after.started_at, did, within, since)
         return replace(after, kept_from_starting=causes)
 
     def _with_pauses(self, facts: OccurrenceFacts, row: Any) -> OccurrenceFacts:

@@ -549,7 +549,7 @@ def _with_causes(connection: Connection, attempt: AttemptFacts, around: Now) -> 
     if attempt.outcome != "lost":
         return attempt
     begin, end = attempt.started_at, attempt.finished_at
-    causes = recorded_causes(connection, attempt.host, begin, end + around.quiet_after, began_by=end)
+    causes = recorded_causes(connection, attempt.host, begin, end + around.quiet_after, began=(begin, end))
     return replace(attempt, kept_from_starting=causes)
 
 
