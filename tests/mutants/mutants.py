@@ -2450,8 +2450,8 @@ MUTANTS = (
     Mutant(
         "a pause that skips is said to hold nothing back",
         "cronjobs/desk/insight/findings_of_schedules.py",
-        'pause["skip"] and _only_skips(schedule, now)',
-        'pause["skip"]',
+        "return skips and held_back(owed_by(replace(schedule, owed=None)), pauses_of(schedule), now) is None",
+        "return skips",
         ("tests/desk/database/test_situations.py::test_a_pause_that_comes_to_skip_still_holds_back_what_was_due",),
     ),
     *(
@@ -2531,6 +2531,13 @@ MUTANTS = (
         )
     ),
     Mutant(
+        "what a pause skips is said to be held back by another",
+        "cronjobs/desk/insight/findings_of_schedules.py",
+        "not _only_skips(schedule, now)",
+        'not (pause["skip"] and _only_skips(schedule, now))',
+        ("tests/desk/database/test_explain_causes.py::test_no_pause_holds_back_what_another_pause_skips",),
+    ),
+    Mutant(
         "a run that found its queue full is nothing",
         STANDING,
         'else ("full", None)',
@@ -2540,9 +2547,12 @@ MUTANTS = (
     Mutant(
         "an attempt that overruns its timeout is a run",
         STANDING,
-        'return "overruns" if over else None',
+        "return started_at + timedelta(seconds=limit_s)",
         "return None",
-        ("tests/desk/unit/rules/test_occurrence_results.py::test_what_a_job_is_to_a_schedule_that_was_due",),
+        (
+            "tests/desk/unit/rules/test_occurrence_results.py::test_what_a_job_is_to_a_schedule_that_was_due",
+            "tests/desk/database/test_explain_causes.py::test_no_view_calls_a_job_running_whose_runner_died_or_hangs",
+        ),
     ),
     Mutant(
         "status looks at ten rows of a schedule",

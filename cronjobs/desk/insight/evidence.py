@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -34,7 +35,7 @@ from cronjobs.desk.insight.job_evidence import (
     triggered_since,
     with_triggered,
 )
-from cronjobs.desk.insight.kept_from_starting import kept_before
+from cronjobs.desk.insight.kept_from_starting import FIRST, kept_before
 from cronjobs.desk.insight.schedule_history import (
     JUST_BEFORE,
     Asked,
@@ -133,7 +134,7 @@ class ScheduleEvidence:
         if not due or row is None or row.first_for > asked.at:
             row = None
         facts = replace(
-            self._facts(era, Range(asked.at, asked.at, 1), due),
+            self._facts(era, Range(asked.at, asked.at, 1), due, row),
             asked=wall,
             clock_change=None if wall is None else "doubled" if asked.exists else "gap",
             remark=self._remark(era, asked, due),
@@ -155,15 +156,15 @@ class ScheduleEvidence:
         row = explaining.rows_between(
             self.connection, self.stored.id, self.stored.seen_until - LOOK_BACK, self.around.now, 1
         )
+        found = [row[0].last_for] if row else []
+        found += [
+            at
+            for when, after, until in self._unsettled(self.around.now)
+            for at in newest_between(when, after, until, 1)
+        ]
+        if found:
+            return Asked(max(found))
         era = self._era(self.around.now)
-        if era.timing is not None:
-            open_since = max(self.stored.seen_until, era.since or self.stored.seen_until)
-            if newest := newest_between(era.timing, open_since, self.around.now, 1):
-                return Asked(newest[0])
-        settled = [row[0].last_for] if row else []
-        settled += [at for when, piece in self.owed for at in newest_between(when, piece.start, piece.end, 1)]
-        if settled:
-            return Asked(max(settled))
         coming = next_after(era.timing, self.around.now) if era.timing is not None else None
         return Asked(coming or self.around.now)
 
@@ -202,7 +203,7 @@ class ScheduleEvidence:
                 if part is None:
                     continue
                 span = part
-            facts = self._facts(era, span, True)
+            facts = self._facts(era, span, True, row)
             remark = self._remark(era, Asked(span.last), True) if span.count == 1 else None
             found.append((replace(facts, remark=remark), row))
         found += [(facts, None) for facts in self._missing_from_ledger(rows, begin, end)]
@@ -211,8 +212,8 @@ class ScheduleEvidence:
             if era.existence == "not_yet" and (lived := [row.first_for for row in rows if not _asked_for(row)]):
                 era = replace(era, until=min([*lived, *([era.until] if era.until else [])]))
             found += [(facts, None) for facts in self._without_row(era, begin, end, known_from)]
-        for when, piece in self.owed:
-            if part := occurrences(when, max(piece.start, begin - JUST_BEFORE), min(piece.end, end)):
+        for when, after, until in self._unsettled(end):
+            if part := occurrences(when, max(after, begin - JUST_BEFORE), min(until, end)):
                 found.append((self._facts(self._era(part.last), part, True), None))
         found.sort(key=lambda pair: (pair[0].first_for, pair[0].last_for))
         left_out = left_out or len(found) > limit
@@ -235,12 +236,22 @@ class ScheduleEvidence:
         until = min(span[1], known_from - JUST_BEFORE)
         if span[0] < known_from and (part := occurrences(era.timing, span[0], until)):
             found.append(replace(self._facts(era, part, True), beyond_retention=True))
-        if era is self.eras[-1] and span[1] > self.stored.seen_until:
-            now = max(self.around.now, self.stored.seen_until)
-            for after, until in ((self.stored.seen_until, now), (now, span[1])):
-                if part := occurrences(era.timing, max(after, span[0]), min(until, span[1])):
-                    found.append(self._facts(era, part, True))
         return found
+
+    def _unsettled(self, end: datetime) -> list[tuple[Timing, datetime, datetime]]:
+        """Return the spans (after, until] up to *end* whose occurrences no tick has settled, each with its times.
+
+        After the watermark, ticks apply the present definition, even if an edit has made it only since. As for ticks, a
+        new span begins wherever a pause that skips begins or ends.
+        """
+        spans = [(when, piece.start, piece.end) for when, piece in self.owed]
+        if (when := self.eras[-1].timing) is not None:
+            begin = self.stored.seen_until
+            now = max(self.around.now, begin)
+            edges = [edge for pause in self.pauses if pause.skip for edge in (pause.since, ends_at(pause)) if edge]
+            cuts = sorted(edge - JUST_BEFORE for edge in edges if begin < edge - JUST_BEFORE < now)
+            spans += [(when, after, until) for after, until in pairwise([begin, *cuts, now, end])]
+        return spans
 
     def _missing_from_ledger(self, rows: Sequence[Any], begin: datetime, end: datetime) -> list[OccurrenceFacts]:
         """Return facts about settled occurrences for which the ledger should have a row, but *rows* have none."""
@@ -260,7 +271,7 @@ class ScheduleEvidence:
                 after = max(after, last)
         return found
 
-    def _facts(self, era: DefinitionPeriod, span: Range, due: bool) -> OccurrenceFacts:
+    def _facts(self, era: DefinitionPeriod, span: Range, due: bool, row: Any = None) -> OccurrenceFacts:
         last = span.last
         defined = [each for each in self.eras if each.existence == "defined"]
         later = [each for each in defined if each.since and last <= each.since]
@@ -268,6 +279,8 @@ class ScheduleEvidence:
         if self.stored.name in self.settings.disabled_schedules:
             fault = "; ".join(map(str, self.settings.problems_of(self.stored.name))) or "the entry cannot be used"
         owed = due and any(piece.start < last <= piece.end for _, piece in self.owed)
+        open_ = row is None and (owed or last > self.stored.seen_until)
+        decided_at = self.now if open_ else None if row is None or _asked_for(row) else row.decided_at
         return OccurrenceFacts(
             schedule=self.stored.name,
             first_for=span.first,
@@ -278,6 +291,7 @@ class ScheduleEvidence:
             existence=era.existence,
             due=due,
             definition=era.facts,
+            edited=self._edited(era, decided_at) if due and decided_at is not None else None,
             settled_until=self.stored.seen_until,
             owed=owed,
             beyond_retention=due and last < self.horizon and last <= self.stored.seen_until and not owed,
@@ -291,6 +305,21 @@ class ScheduleEvidence:
             in_file=self.stored.name in self.settings.schedules,
             elsewhere=self.settings.environment if self.stored.name in self.settings.elsewhere else None,
         )
+
+    def _edited(self, era: DefinitionPeriod, decided_at: datetime) -> DefinitionFacts | None:
+        """Return the definition to which edits that kept the times of *era* had led by *decided_at*.
+
+        Return None if they changed nothing that an explanation names.
+        """
+        if (was := era.facts) is None:
+            return None
+        now = was
+        for later in self.eras[self.eras.index(era) + 1 :]:
+            facts = later.facts
+            if facts is None or later.since is None or later.since >= decided_at or facts.times != was.times:
+                break
+            now = facts
+        return None if replace(now, applied=was.applied) == was else now
 
     def _era(self, at: datetime) -> DefinitionPeriod:
         return next((era for era in reversed(self.eras) if era.since is None or era.since < at), self.eras[0])
@@ -355,10 +384,11 @@ class ScheduleEvidence:
             pairs = explaining.ticks_beside(connection, moments)
             ids = {id_ for pair in pairs.values() for id_ in pair if id_ is not None}
             ids |= {row.tick for _, row in found if row is not None and row.tick is not None}
-            facts_of = {id_: tick_facts(row) for id_, row in explaining.ticks_of(connection, ids).items()}
+            ticks = explaining.ticks_of(connection, ids)
+            facts_of = {id_: tick_facts(row) for id_, row in ticks.items()}
             for last, then in pairs.values():
                 if last in facts_of and then in facts_of:
-                    facts_of[then] = self._with_causes(facts_of[last], facts_of[then])
+                    facts_of[then] = self._with_causes(facts_of[last], facts_of[then], ticks[then].did)
         job_ids = {row.job_id for _, row in found if row is not None and row.job_id is not None}
         jobs = job_facts(connection, job_ids, self.settings, self.types, self.around, self.pause_rows)
         pruned = pruned_dead(connection, job_ids - jobs.keys())
@@ -369,7 +399,7 @@ class ScheduleEvidence:
         complete = []
         # The runs triggered by hand since the oldest of the rows was settled.
         since = min((row.decided_at for _, row in found if row is not None), default=None)
-        triggered = [] if since is None else triggered_since(connection, self.names, since)
+        triggered = [] if since is None else triggered_since(connection, self.names, since, self.now)
         for number, (facts, row) in enumerate(found):
             before, after = pairs.get(number, (None, None))
             # If a clock was ahead at the tick *after*, that tick really ran before the tick *before*.
@@ -394,28 +424,34 @@ class ScheduleEvidence:
                 due = facts.last_for
                 held, now = self._held_back(due, self.now), self._pause(self.now, due)
                 earlier = tuple(pause for pause in held if pause.ended_at is not None) if now else held[:-1]
-                facts = replace(facts, pause=now or (held[-1] if held else None), held_before=earlier)
+                skipped_by = None if facts.owed else self._skipped_by(due)
+                pause = now or (held[-1] if held else None)
+                facts = replace(facts, pause=pause, held_before=earlier, skipped_by=skipped_by)
             complete.append(facts)
         return complete
 
-    def _with_causes(self, before: TickFacts, after: TickFacts) -> TickFacts:
-        """Return *after*, with the causes that kept earlier ticks from starting, from a later tick's row.
+    def _with_causes(self, before: TickFacts, after: TickFacts, did: Any) -> TickFacts:
+        """Return *after*, whose row has *did*, with the causes that kept ticks from starting after *before*.
 
-        If *after* has causes in its own row, or if there was no time without ticks after *before*, add nothing.
+        A later tick's row may have them only if there was a time without ticks.
         """
-        quiet = self.around.quiet_after
-        if after.kept_from_starting or after.started_at - before.last_sign_at <= quiet:
+        within = self.around.quiet_after
+        if not after.kept_from_starting and after.started_at - before.last_sign_at <= within:
             return after
-        causes = kept_before(self.connection, after.host, after.started_at, None, quiet)
+        since = before.started_at if before.host == after.host else FIRST
+        causes = kept_before(self.connection, after.host, after.started_at, did, within, since)
         return replace(after, kept_from_starting=causes)
 
     def _with_pauses(self, facts: OccurrenceFacts, row: Any) -> OccurrenceFacts:
         """Add the pause that skipped the occurrence, or the pauses that held it back until it was settled."""
         if row.outcome == "skipped" and row.job_id is None:
-            skips = [pause for pause in self.pauses if pause.skip and in_force(pause, facts.last_for)]
-            return replace(facts, pause=skips[0] if skips else self._pause(row.decided_at))
+            return replace(facts, pause=self._skipped_by(facts.last_for) or self._pause(row.decided_at))
         *before, last = self._held_back(facts.last_for, row.decided_at) or (None,)
         return replace(facts, pause=last, held_before=tuple(before))
+
+    def _skipped_by(self, due: datetime) -> PauseFacts | None:
+        """Return the pause that skips the occurrence at *due*, whatever other pauses are in force, or None."""
+        return next((pause for pause in self.pauses if pause.skip and in_force(pause, due)), None)
 
     def _held_back(self, due: datetime, settled: datetime) -> tuple[PauseFacts, ...]:
         """Return the pauses that held back the occurrence at *due*, which was settled at *settled*.

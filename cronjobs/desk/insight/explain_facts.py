@@ -44,6 +44,10 @@ class DefinitionFacts:
     grace: timedelta | None = None  # None if the schedule sets no grace of its own
     applied: AuditEntry | None = None
 
+    @property
+    def times(self) -> tuple[str, str]:
+        return self.timing, self.timezone
+
 
 @dataclass(frozen=True)
 class TickFacts:
@@ -167,6 +171,8 @@ class NotStartedRecord:
     out_of_time: bool = False  # whether the timeout did not fit into the rest of the tick
     no_place: bool = False  # whether all slots for long jobs were taken on that host
     passed_over: bool = False  # whether the job was due during the whole tick, which had a free worker
+    # Whether a host that ticks now recorded that it cannot run the job, or that its tick's options exclude the job.
+    not_by_any_tick: bool = False
     no_process: bool = False  # whether that host could not start a process for the long job
     long_off: tuple[str, ...] = ()  # the hosts that ticked, if long jobs are off on each of them and the job is long
 
@@ -248,6 +254,7 @@ class Triggered:
     status: str | None = None
     finished_at: datetime | None = None
     dismissed: bool = False
+    no_runner: bool = False  # whether the job is leased, but its runner died or hangs
 
 
 @dataclass(frozen=True)
@@ -303,6 +310,7 @@ class JobFacts:
     paused: PauseFacts | None = None  # the pause that holds back the waiting job
     # The pause that delayed the first attempt, and when the delay began.
     held: tuple[datetime, PauseFacts] | None = None
+    quiet: tuple[datetime, datetime] | None = None  # the longest time without ticks, if it delayed the first attempt
     late_tries: tuple[LateTry, ...] = ()
     known: bool = True  # whether the job type is registered here
     timeout_s: float | None = None
@@ -317,6 +325,8 @@ class JobFacts:
     limit: str | None = None  # a sentence about the reached limit that the job waits for
     reported: Reported | None = None  # the progress that the running attempt has reported
     runner_gone: bool = False  # whether this host can prove that the runner's process has ended
+    # When the runner should have stopped the running attempt, if it did not, so that it is dead or hangs.
+    overrun_since: datetime | None = None
     # The cluster worker that runs the attempt. "" while the attempt waits for a worker.
     cluster_worker: str | None = None
     executor: str | None = None  # the executor of a waiting job's type
@@ -370,6 +380,8 @@ class OccurrenceFacts:
     existence: Existence
     due: bool = True
     definition: DefinitionFacts | None = None
+    # The definition after a later edit that kept the times, if it decides or decided about the occurrence.
+    edited: DefinitionFacts | None = None
     settled_until: datetime | None = None  # the watermark: ticks have settled every occurrence up to this instant
     # True if the occurrence is unsettled although it is before the watermark. In that case a pause held the occurrence
     # back when its definition ended.
@@ -405,6 +417,8 @@ class OccurrenceFacts:
     tick_after: TickFacts | None = None
     # The pause that skipped the occurrence, or the last of the pauses that hold it back or held it back.
     pause: PauseFacts | None = None
+    # The pause that skips the occurrence, although no tick has recorded that yet.
+    skipped_by: PauseFacts | None = None
     held_before: tuple[PauseFacts, ...] = ()  # earlier pauses that held back the occurrence, oldest first
     # The job that the occurrence made, gave way to, or was coalesced into.
     job: JobFacts | None = None
@@ -413,6 +427,10 @@ class OccurrenceFacts:
     stands_for: int = 1
     # If the occurrence has no job: later runs of the schedule that were triggered by hand, newest first.
     triggered: tuple[Triggered, ...] = ()
+
+    @property
+    def decided_by(self) -> DefinitionFacts | None:
+        return self.edited or self.definition
 
 
 @dataclass(frozen=True)

@@ -170,10 +170,16 @@ def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
     if behind < timedelta(0):
         how = 'Someone started it with "cronjobs run"' if by_hand else "It started"
         return [(begun, f"{how} at {times.clock(begun)}, before it was due at {times.clock(job.run_at)}.")]
-    said = f"{started('It', job.run_at, begun, times, by_hand=by_hand)}."
+    said = started("It", job.run_at, begun, times, by_hand=by_hand)
     if made_by_hand(job.enqueued_by) and not by_hand:
-        said = f"It was due at once, and started {rough(behind)} later, at {times.clock(begun)}."
-    return [(begun, sentence) for sentence in (*_passed_over(job, times), said)]
+        said = f"It was due at once, and started {rough(behind)} later, at {times.clock(begun)}"
+    if job.quiet is not None and not by_hand:
+        said += f": {_without_ticks(job.quiet, times)}"
+    return [(begun, sentence) for sentence in (*_passed_over(job, times), f"{said}.")]
+
+
+def _without_ticks(quiet: tuple[datetime, datetime], times: LocalTimes) -> str:
+    return f"no tick reached the database {between(*quiet, times)}"
 
 
 def _passed_over(job: JobFacts, times: LocalTimes) -> list[str]:
@@ -267,7 +273,7 @@ def _last_claimed_at(job: JobFacts) -> datetime:
 
 def _late_try(job: JobFacts, late_try: LateTry, times: LocalTimes) -> list[str]:
     why = [pause(late_try.held, times)] if late_try.held else []
-    why += [f"no tick reached the database {between(*late_try.quiet, times)}"] if late_try.quiet else []
+    why += [_without_ticks(late_try.quiet, times)] if late_try.quiet else []
     if late_try.due_at is None:
         return [f"Before attempt {late_try.number} began, {'; '.join(why)}."]
     what = f"Attempt {late_try.number}"
@@ -501,6 +507,11 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
     elif job.locked_until is not None and job.locked_until < now:
         over = rough(now - job.locked_until)
         lease = f"; its lease ended {over} ago, so the next tick will settle its outcome"
+    elif job.overrun_since is not None and job.locked_until is not None:
+        lease = (
+            f"; its runner should have stopped it {rough(now - job.overrun_since)} ago, so the runner died or hangs. "
+            f"When its lease ends, in {rough(job.locked_until - now)}, a tick will settle its outcome"
+        )
     else:
         left = rough(job.locked_until - now) if job.locked_until else "no time"
         runs, lease = "is running now", f"; its lease has {left} left"
@@ -560,7 +571,9 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         at = f"at {times.clock(last.started_at)} on {name(last.host)}" if last else ""
         doing = ", and last recorded that it was importing the handlers" if last and last.importing else ""
         began = f" (the last tick began {at}{doing})" if last else ""
-        why = f"{_ahead(job.ahead)}the next tick with a free worker will run it{began}"
+        only = job.passed_over is not None and job.passed_over.not_by_any_tick
+        which = ", on a host and with options that allow the job," if only else ""
+        why = f"{_ahead(job.ahead)}the next tick with a free worker{which} will run it{began}"
         if job.passed_over is not None and job.passed_over.too_short:
             why = (
                 "the job's timeout is too long for the tick that passed the job over. Shorten the timeout, or allow "
@@ -636,7 +649,7 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         reasons.append(pause(job.paused, times))
     if job.turn_after is not None:
         of = f"job {job.turn_after.job_id} of schedule {name(job.schedule or '')}"
-        reasons.append(f"{of} is running, and must end first" if job.turn_after.running else f"{of} comes first")
+        reasons.append(f"{of} has begun, and must end first" if job.turn_after.running else f"{of} comes first")
     if job.type_facts is not None:
         reasons += type_reasons(job.type_facts, times)
     # ``type_reasons`` has named the host if the type is not registered here.

@@ -149,7 +149,7 @@ def _usual(facts: OccurrenceFacts, found: str) -> bool:
 def _began_late(facts: OccurrenceFacts) -> timedelta | None:
     """Return how late the first attempt began, or None if it was on time. A ``spread:`` delay does not count."""
     first = facts.job.attempts[0].started_at if facts.job is not None and facts.job.attempts else None
-    later = facts.definition.starts_later_by if facts.definition else timedelta(0)
+    later = facts.decided_by.starts_later_by if facts.decided_by else timedelta(0)
     delay = None if first is None else first - facts.last_for - later
     return delay if delay is not None and delay > ON_TIME_WITHIN else None
 
@@ -172,6 +172,12 @@ def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         said = "will be due" if future else "were due"
         first, last = times.with_utc(facts.first_for), times.with_utc(facts.last_for)
         sentences = [f"{facts.count:,} occurrences of {name(facts.schedule)} {said} from {first} to {last}{by}."]
+    if facts.edited is not None:
+        decides = "decides" if facts.ledger is None else "decided"
+        applied = _applied(facts.edited, times)
+        sentences.append(
+            f"The schedule was edited since: the definition applied on {applied} {decides} about {_it(facts)}."
+        )
     if facts.remark is not None:
         sentences.append(f"The clocks changed: {facts.remark}.")
     if facts.clock_change == "doubled" and facts.remark is not None and "two runs" in facts.remark:
@@ -223,7 +229,7 @@ def _enqueued(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
     sentences += left_to_another_tick(facts.settler, facts.job)
     if facts.stands_for > 1:
         sentences.append(f"That run stands for {counted(facts.stands_for - 1, 'other occurrence')} too.")
-    later = facts.definition.starts_later_by if facts.definition else timedelta(0)
+    later = facts.decided_by.starts_later_by if facts.decided_by else timedelta(0)
     if later:
         until = times.clock(facts.last_for + later)
         sentences.append(f"The schedule's spread setting delays the job's start until {until}.")
@@ -276,9 +282,10 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
 def _holds(brake: PauseFacts, facts: OccurrenceFacts) -> bool:
     """Return whether the pause holds back the occurrence.
 
-    A pause that skips occurrences holds back only those that were due before the pause began.
+    A pause that skips occurrences holds back only those that were due before the pause began. No pause holds back an
+    occurrence that another pause skips.
     """
-    return not brake.skip or facts.owed or facts.last_for < brake.since
+    return facts.skipped_by is None and (not brake.skip or facts.owed or facts.last_for < brake.since)
 
 
 def _pauses(facts: OccurrenceFacts, times: LocalTimes) -> str:
@@ -382,7 +389,7 @@ def _doing_then(job: JobFacts, moment: datetime, times: LocalTimes) -> str:
             begun = f"begun at {times.clock(attempt.started_at)} on {name(attempt.host)}"
             return f"Its attempt {attempt.number} was running then, {begun}."
     if job.status == "running" and job.started_at is not None and job.started_at <= moment:
-        return f"Its attempt {job.attempt} had begun at {times.clock(job.started_at)}, and is still running."
+        return f"Its attempt {job.attempt} had begun at {times.clock(job.started_at)}, and no end is recorded."
     tried = [attempt for attempt in job.attempts if attempt.finished_at <= moment]
     if not tried:
         return "It was waiting for its first try then."
@@ -409,7 +416,7 @@ def _missed(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list
 
 def _not_made_up(facts: OccurrenceFacts, row: LedgerFacts) -> str:
     """Explain why no run makes up for the missed occurrences."""
-    definition = facts.definition
+    definition = facts.decided_by
     if definition is not None and definition.catch_up == "none":
         return "catch_up: none"
     if (row.reason or "").startswith(NOT_MADE_UP):
@@ -441,7 +448,9 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     if brake is not None and brake.ended_at is not None:
         was_held = [f"{capital(_it_was(facts))} held back: {_pauses(facts, times)}."]
         could_since, brake = brake.ended_at, None
+    skipped_by = facts.skipped_by
     if facts.first_for > now:
+        brake = skipped_by or brake
         first = "It" if facts.count == 1 else "The first"
         sentences = [f"{first} is due in {rough(facts.first_for - now)}."]
         if brake is not None:
@@ -454,6 +463,11 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         sentences = [f"{capital(them)} {held}: {_pauses(facts, times)}.", f"When the pause ends, {_decides(facts)}."]
         if last is not None and last.started_at <= facts.last_for < brake.since:
             sentences.insert(0, _last_tick(last, times))
+    elif brake is not None and skipped_by is not None and not brake.skip:
+        sentences = [
+            f"{capital(_it(facts))} will be recorded as skipped, because {pause(skipped_by, times)}.",
+            f"A tick records that when another pause ends: {pause(brake, times)}.",
+        ]
     else:
         waits = "It waits" if facts.count == 1 else "They wait"
         sentences = [*was_held, f"{waits} for a tick to settle {_it(facts)}; the time now is {times.clock(now)}."]
@@ -471,8 +485,8 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
                 f"A tick of host {name(last.host)} has begun since then, at {times.clock(last.started_at)}, but left "
                 f"{_it(facts)} unsettled; {why}."
             )
-        if brake is not None:
-            sentences.append(f"The next tick will record {_it(facts)} as skipped: {pause(brake, times)}.")
+        if skipped_by is not None:
+            sentences.append(f"The next tick will record {_it(facts)} as skipped: {pause(skipped_by, times)}.")
     if facts.file_fault is not None:
         entry = "The schedule's entry in the file here"
         if facts.renaming_entry is not None:
@@ -489,7 +503,7 @@ def _last_tick(last: TickFacts, times: LocalTimes) -> str:
 
 def _decides(facts: OccurrenceFacts) -> str:
     """Return text such as '"catch_up: latest" decides about it'."""
-    policy = f'"catch_up: {facts.definition.catch_up}"' if facts.definition is not None else "catch_up"
+    policy = f'"catch_up: {facts.decided_by.catch_up}"' if facts.decided_by is not None else "catch_up"
     return f"{policy} decides about {_it(facts)}"
 
 
@@ -574,7 +588,7 @@ def _grace(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
 
     Such an occurrence is a finding.
     """
-    definition, row, job = facts.definition, facts.ledger, facts.job
+    definition, row, job = facts.decided_by, facts.ledger, facts.job
     if definition is None or definition.grace is None or facts.count != 1 or facts.first_for > facts.around.now:
         return []
     over, grace = facts.last_for + definition.starts_later_by + definition.grace, duration_text(definition.grace)
@@ -605,7 +619,7 @@ def _standing(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         return [f"{name(facts.schedule)} is retired now{_retired_by(now.act, times)}.", *_in_the_file(facts)]
     sentences = []
     before, after = facts.definition, now.definition
-    if before and after and (before.timing, before.timezone) != (after.timing, after.timezone):
+    if before and after and before.times != after.times:
         timing = one_line(after.timing, 100) + (f", {after.timezone}" if after.timezone != before.timezone else "")
         coming = f"It is due next at {times.dated(now.next)}." if now.next else "It is never due again."
         sentences.append(f"The schedule now has the timing {timing}, applied on {_applied(after, times)}. {coming}")
@@ -652,6 +666,8 @@ def _brief(facts: OccurrenceFacts, found: str, times: LocalTimes) -> str:
         case "pending":
             if facts.first_for > facts.around.now:
                 return "still to come"
+            if facts.skipped_by is not None:
+                return f"will be recorded as skipped: {pause(facts.skipped_by, times)}"
             held = facts.pause is not None and _holds(facts.pause, facts)
             return f"held back: {_pauses(facts, times)}" if held else "no tick has settled it yet"
         case "unknown" if facts.existence == "defined":

@@ -120,7 +120,7 @@ def triggered(runs: Sequence[Triggered], times: LocalTimes) -> TriggeredRun | No
         Status.SUCCEEDED: f"succeeded{at}",
         Status.DEAD: f"died{at}{', and was dismissed' if best.dismissed else ''}",
         Status.CANCELLED: f"was cancelled{at}",
-        Status.RUNNING: "is running now",
+        Status.RUNNING: "began, but its runner died or hangs" if best.no_runner else "is running now",
         Status.QUEUED: "waits",
         Status.FAILED: "waits for another try",
     }

@@ -361,10 +361,11 @@ def _behind_pause(found: Watched, pause: Mapping[str, Any], now: datetime) -> It
             continue
         if schedule.status != "active":
             continue
-        if schedule.next_at and schedule.next_at <= now and not (pause["skip"] and _only_skips(schedule, now)):
+        if schedule.next_at and schedule.next_at <= now and not _only_skips(schedule, now):
             yield schedule.name
 
 
 def _only_skips(schedule: StoredSchedule, now: datetime) -> bool:
-    """Return whether pauses only skip what is due, since it all became due after a ``pause --skip`` began."""
-    return held_back(owed_by(replace(schedule, owed=None)), pauses_of(schedule), now) is None
+    """Return whether pauses only skip what is due, since it all became due during a ``pause --skip``."""
+    skips = any(pause.skip for pause in schedule.pauses)
+    return skips and held_back(owed_by(replace(schedule, owed=None)), pauses_of(schedule), now) is None

@@ -42,6 +42,7 @@ from cronjobs.desk.insight.schedule_history import (
 )
 from cronjobs.desk.insight.waiting import options_against
 from cronjobs.desk.insight.watched import last_ticking, quiet_after
+from cronjobs.desk.rules.occurrence_results import JobNow, overrun_since, why_not_run
 from cronjobs.desk.rules.pausing import of_queue
 from cronjobs.desk.rules.schedule_names import Name, names_of
 from cronjobs.desk.rules.settling import settled_effect
@@ -56,6 +57,7 @@ from cronjobs.engine.jobs.job_types import JobType, JobTypes
 from cronjobs.engine.rules.concurrency import Limit, reached
 from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN
 from cronjobs.engine.rules.progress import reported_of
+from cronjobs.engine.rules.recovery_policy import seconds
 from cronjobs.engine.store import schedules
 from cronjobs.engine.store.concurrency import running_by_key
 from cronjobs.engine.store.effects import doubtful_of
@@ -65,6 +67,7 @@ from cronjobs.engine.store.meta import is_ours, read_meta
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import last_ticks
 from cronjobs.engine.tick.not_started import (
+    ELSEWHERE,
     LONG_OFF,
     NO_PLACE,
     NO_PROCESS,
@@ -88,6 +91,7 @@ ACTS_ON_JOBS: Final = ("cancel", "retry", "release", "reschedule", "dismiss")
 LATE_TRIES: Final = 10  # find out for at most this many attempts why they started late
 
 HOLDERS_NAMED: Final = 3
+NOT_BY_THIS_TICK: Final = (ELSEWHERE, "--queue", "--only")  # a tick of another host, or with other options, may run it
 _HAD_A_WORKER: Final = "the tick had a free worker, but passed the job over"
 
 
@@ -207,6 +211,7 @@ def job_facts(
             host=_host(row.locked_by) if row.locked_by else None,
             by_hand=is_by_hand(row.runner_s),
             runner_gone=row.status == "running" and holders.is_gone(row.locked_by or "") is True,
+            overrun_since=overrun_since(row.started_at, seconds(row.runner_s), around.now),
             attempts=tuple(attempts.get(row.id, ())),
             released=_released_last(row, attempts.get(row.id, ())),
             doubtful=tuple(doubtful.get(row.id, ())),
@@ -283,6 +288,7 @@ def _passed_over(
             beyond[row.id] = Excluded(min(tick.started_at for tick, _ in excluded), tuple(sorted(by_host.items())))
         last = _last_at_work(since_due, around.quiet_after)
         off = _long_jobs_off(last, row)
+        whys = {entry["why"] for tick in last.values() if (entry := entry_for(tick.not_started, **_place(row)))}
         for tick in since_due:
             if tick.host not in last:
                 continue  # this host no longer ticks, so its record does not explain why the job still waits
@@ -300,6 +306,7 @@ def _passed_over(
                     out_of_time=entry["why"] == OUT_OF_TIME,
                     no_place=entry["why"] == NO_PLACE,
                     passed_over=passed_over,
+                    not_by_any_tick=not whys.isdisjoint(NOT_BY_THIS_TICK),
                     no_process=entry["why"] == NO_PROCESS,
                     long_off=off if entry["why"] == LONG_OFF else (),
                 )
@@ -479,7 +486,7 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
     if job is None and not rows:
         return None
     if job is not None:
-        job = with_triggered(in_detail(connection, job, types, around), _triggered_since(connection, job))
+        job = with_triggered(in_detail(connection, job, types, around), _triggered_since(connection, job, around.now))
     made_for = tuple(
         OccurrenceOfJob(row.schedule, _zone_of(row.definition, settings.timezone), ledger_facts(row)) for row in rows
     )
@@ -490,18 +497,24 @@ def job_life(connection: Connection, job_id: int, settings: Settings, types: Cal
     return JobLife(job_id, zone, around, job, made_for, settler, removed)
 
 
-def _triggered_since(connection: Connection, job: JobFacts) -> list[Triggered]:
+def _triggered_since(connection: Connection, job: JobFacts, now: datetime) -> list[Triggered]:
     if job.schedule is None or job.status not in NOT_DONE:
         return []
     renames = schedules.renames(connection)
     names = names_of(schedules.name_now(job.schedule, renames), renames)
-    return triggered_since(connection, names, job.created_at)
+    return triggered_since(connection, names, job.created_at, now)
 
 
-def triggered_since(connection: Connection, names: Sequence[Name], since: datetime) -> list[Triggered]:
+def triggered_since(connection: Connection, names: Sequence[Name], since: datetime, now: datetime) -> list[Triggered]:
     """Return a schedule's runs triggered by hand since *since*, newest first. *names*: all of the schedule's names."""
+    holders = Holders()
+
+    def no_runner(job: JobNow) -> bool:
+        over = why_not_run(job, now, timedelta(0)) is not None
+        return job.status == Status.RUNNING and (over or holders.is_gone(job.locked_by or "") is True)
+
     return [
-        Triggered(run.job_id, run.at, run.by, job.status, job.finished_at, job.dismissed)
+        Triggered(run.job_id, run.at, run.by, job.status, job.finished_at, job.dismissed, no_runner(job))
         if (job := run.job) is not None
         else Triggered(run.job_id, run.at, run.by)
         for run in triggered(connection, names)
@@ -528,7 +541,7 @@ def in_detail(connection: Connection, job: JobFacts, types: Callable[[], JobType
     attempts = tuple(_with_causes(connection, each, around) for each in job.attempts)
     held, late_tries = _held(job, pauses, ticked), tuple(_late_tries(connection, job, around, pauses, ticked))
     job = replace(_with_acts(connection, job), attempts=attempts)
-    return replace(job, most=most, held=held, late_tries=late_tries)
+    return replace(job, most=most, held=held, quiet=_quiet(connection, job, around), late_tries=late_tries)
 
 
 def _with_causes(connection: Connection, attempt: AttemptFacts, around: Now) -> AttemptFacts:
@@ -536,7 +549,7 @@ def _with_causes(connection: Connection, attempt: AttemptFacts, around: Now) -> 
     if attempt.outcome != "lost":
         return attempt
     begin, end = attempt.started_at, attempt.finished_at
-    causes = recorded_causes(connection, attempt.host, begin, end + around.quiet_after, began_by=end)
+    causes = recorded_causes(connection, attempt.host, begin, end + around.quiet_after, began=(begin, end))
     return replace(attempt, kept_from_starting=causes)
 
 
@@ -585,11 +598,30 @@ def _pause_until(
     return replace(pause, ended_at=end)
 
 
+def _quiet(connection: Connection, job: JobFacts, around: Now) -> tuple[datetime, datetime] | None:
+    """Return the longest time without ticks that delayed the first attempt. Killed ticks are named instead of it."""
+    begun = job.attempts[0].started_at if job.attempts else job.started_at
+    due = max(job.created_at, job.run_at)
+    if begun is None or begun - due <= ON_TIME_WITHIN or job.killed is not None:
+        return None
+    before_id, _ = explaining.ticks_beside(connection, [{"number": 0, "due_at": due}])[0]
+    before = [tick_facts(tick).last_sign_at for tick in explaining.ticks_of(connection, {before_id or 0}).values()]
+    return _longest_quiet(connection, min([due, *before]), begun, around)
+
+
+def _longest_quiet(
+    connection: Connection, first: datetime, last: datetime, around: Now
+) -> tuple[datetime, datetime] | None:
+    ticks = explaining.records_between(connection, first, last)
+    spans = [(tick.started_at, tick.finished_at) for tick in ticks]
+    known_from = None if len(ticks) == explaining.TICKS_READ else first
+    return longest_quiet(spans, known_from, last, around.quiet_after)
+
+
 def _late_tries(
     connection: Connection, job: JobFacts, around: Now, pauses: Sequence[PauseFacts], ticked: Collection[PauseFacts]
 ) -> Iterable[LateTry]:
     """Find out what delayed the last attempts, oldest first. Leave out the job's first attempt."""
-    late = around.quiet_after
     ended = [(each.number, each.started_at, each.finished_at, each.by_hand) for each in job.attempts[-LATE_TRIES - 1 :]]
     if job.status == Status.RUNNING and job.started_at and (not ended or ended[-1][0] < job.attempt):
         ended.append((job.attempt, job.started_at, job.started_at, job.by_hand))
@@ -600,9 +632,7 @@ def _late_tries(
         held = _pause_until(pauses, ticked, since, begun)
         if held is None and begun - since <= ON_TIME_WITHIN:
             continue
-        ticks = explaining.records_between(connection, before, begun)
-        spans = [(tick.started_at, tick.finished_at) for tick in ticks]
-        quiet = longest_quiet(spans, None if len(ticks) == explaining.TICKS_READ else before, begun, late)
+        quiet = _longest_quiet(connection, before, begun, around)
         # A time without ticks that had ended when the attempt became due did not delay the attempt.
         quiet = None if quiet is None or quiet[1] <= since else quiet
         if due or quiet or held:

@@ -7,7 +7,9 @@ from typing import Any
 
 from cronjobs.desk.insight.formatting import Times, counted, host_of, safe, took, tries
 from cronjobs.desk.insight.releasing import Holders
-from cronjobs.model import Status
+from cronjobs.desk.rules.occurrence_results import overrun_since
+from cronjobs.engine.rules.recovery_policy import seconds
+from cronjobs.model import Status, rough
 
 
 def note(
@@ -26,7 +28,13 @@ def note(
         case Status.SUCCEEDED:
             parts = [took(job["started_at"], job["finished_at"]), failed, queue]
         case Status.RUNNING:
-            parts = [f"on {host_of(job['locked_by'])}", holders.lease(job, times), failed, queue]
+            parts = [
+                f"on {host_of(job['locked_by'])}",
+                _overrun(job, times, holders),
+                holders.lease(job, times),
+                failed,
+                queue,
+            ]
         case Status.QUEUED if not failed and not lost:
             # Such a job was snoozed, interrupted, released, or retried by hand.
             parts = ["claimed before" if job["attempts"] else "", queue]
@@ -34,6 +42,16 @@ def note(
             parts, last = [failed, lost, queue], error or otherwise
     summary = ", ".join(part for part in parts if part)
     return ": ".join(part for part in (summary, last) if part)
+
+
+def _overrun(job: Mapping[Any, Any], times: Times, holders: Holders) -> str:
+    policy = job["policy"] if isinstance(job["policy"], Mapping) else {}
+    since = overrun_since(job["started_at"], seconds(policy.get("runner_s")), times.now)
+    return (
+        ""
+        if since is None or holders.is_lost(job, times.now)
+        else f"should have been stopped {rough(times.now - since)} ago"
+    )
 
 
 def is_dismissed(job: Mapping[Any, Any]) -> bool:

@@ -20,41 +20,48 @@ from cronjobs.engine.tick.mail_throttle import alarms_of, all_kept_from_starting
 from cronjobs.engine.tick.result import noted_causes
 from cronjobs.text import one_line
 
+FIRST: Final = datetime.min.replace(tzinfo=UTC)
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
 Causes = tuple[tuple[str, int], ...]  # each item is a cause, and how many ticks it kept from starting
 
 
-def kept_from_starting(did: Any) -> Causes:
-    """Return the causes in a tick's row that kept earlier ticks from starting."""
+def kept_from_starting(did: Any, began: tuple[datetime, datetime] | None = None) -> Causes:
+    """Return the causes in a tick's row that kept earlier ticks from starting.
+
+    *began*: the first and the last instant at which a cause may have begun. A row also has causes that ended long
+    before, if the tick that started after them could not record its end.
+    """
     found = did_of(did).get("kept_from_starting")
     return tuple(
         (str(each.get("why")), ticks)
         for each in (found if isinstance(found, list) else ())
         if isinstance(each, Mapping) and isinstance(ticks := each.get("ticks"), int)
+        if began is None or ((since := _began_at(each)) is not None and began[0] <= since <= began[1])
     )
 
 
-def kept_before(connection: Connection, host: str, at: datetime, did: Any, within: timedelta) -> Causes:
+def kept_before(
+    connection: Connection, host: str, at: datetime, did: Any, within: timedelta, since: datetime = FIRST
+) -> Causes:
     """Return why ticks of *host* did not start before the tick at *at*, whose row has *did*.
 
-    If that row has no causes, search later rows, up to *within* after that row. A tick that someone started in a
-    terminal does not record causes, nor does a tick that was killed, but cron's next tick does.
+    *since*: when an earlier tick of the host started. Causes that began before had ended then. If that row has no
+    causes, search later rows, up to *within* after that row. A tick that someone started in a terminal does not record
+    causes, nor does a tick that was killed, but cron's next tick does.
     """
-    if causes := kept_from_starting(did):
+    if causes := kept_from_starting(did, (since, _LATEST)):
         return causes
     until = min(at, _LATEST - within) + within  # plain SQL may have written a date as late as year 9999
-    return recorded_causes(connection, host, at, until, began_by=at)
+    return recorded_causes(connection, host, at, until, began=(since, at))
 
 
-def recorded_causes(connection: Connection, host: str, begin: datetime, end: datetime, *, began_by: datetime) -> Causes:
-    """Return the first causes in rows of *host*'s ticks from *begin* to *end*.
-
-    The causes must have begun by *began_by*.
-    """
+def recorded_causes(
+    connection: Connection, host: str, begin: datetime, end: datetime, *, began: tuple[datetime, datetime]
+) -> Causes:
+    """Return the first causes in rows of *host*'s ticks from *begin* to *end*. *began*: see ``kept_from_starting``."""
     found = (row.did for row in reversed(records_between(connection, begin, end)) if row.host == host)
-    causes = ((kept_from_starting(did), first_cause_at(did)) for did in found)
-    return next((kept for kept, since in causes if kept and since is not None and since <= began_by), ())
+    return next(filter(None, (kept_from_starting(did, began) for did in found)), ())
 
 
 def first_cause_at(did: Any) -> datetime | None:
@@ -62,8 +69,14 @@ def first_cause_at(did: Any) -> datetime | None:
 
     *did* may have any shape, because someone may have written the row with SQL.
     """
-    with suppress(KeyError, TypeError, ValueError, IndexError):
-        since = datetime.fromisoformat(did["kept_from_starting"][0]["since"])
+    with suppress(KeyError, TypeError, IndexError):
+        return _began_at(did["kept_from_starting"][0])
+    return None
+
+
+def _began_at(cause: Any) -> datetime | None:
+    with suppress(KeyError, TypeError, ValueError):
+        since = datetime.fromisoformat(cause["since"])
         return since if since.tzinfo else None
     return None
 

@@ -48,6 +48,7 @@ class JobNow:
     limit: timedelta | None = None
     attempts: int = 0
     finished_at: datetime | None = None
+    locked_by: str | None = None
 
     @property
     def waiting(self) -> bool:
@@ -224,8 +225,18 @@ def _why_no_longer_run(job: JobNow, now: datetime) -> Why | None:
     """Return why a running job no longer counts as a run, or None if it is within its lease and its timeout."""
     if job.locked_until is None or job.locked_until <= now:
         return "lease ran out"
-    over = job.limit is not None and job.started_at is not None and job.started_at + job.limit + OVERRUN <= now
-    return "overruns" if over else None
+    limit_s = None if job.limit is None else job.limit.total_seconds()
+    return "overruns" if overrun_since(job.started_at, limit_s, now) is not None else None
+
+
+def overrun_since(started_at: datetime | None, limit_s: float | None, now: datetime) -> datetime | None:
+    """Return when an attempt's runner should have stopped it, or None if that is unknown or less than OVERRUN ago.
+
+    A live runner stops an attempt at its time limit, *limit_s*. So a runner that did not is dead or hangs.
+    """
+    if started_at is None or limit_s is None or (now - started_at - OVERRUN).total_seconds() < limit_s:
+        return None
+    return started_at + timedelta(seconds=limit_s)
 
 
 def failed_runs(rows: Sequence[OccurrenceResult], most: int) -> list[OccurrenceResult]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.desk.rules.occurrence_results import OVERRUN, ByHand, JobNow, OccurrenceResult
+from cronjobs.desk.rules.occurrence_results import ByHand, JobNow, OccurrenceResult, overrun_since
 from cronjobs.desk.rules.schedule_names import Name
 from cronjobs.desk.rules.tick_rows import did_of
 from cronjobs.engine.database.tables import LONGEST_NAME, UNSETTLED_DEAD_SQL
@@ -171,7 +171,8 @@ def jobs_now(connection: Connection, ids: Collection[int]) -> dict[int, JobNow]:
         SELECT j.id, j.status, substr(j.job_type, 1, :longest) AS job_type, substr(j.queue, 1, :longest) AS queue,
           j.run_at, j.scheduled_for, j.failures, j.losses,
           CASE WHEN j.dismissed_at >= j.finished_at THEN 1 ELSE 0 END AS dismissed, j.started_at, j.locked_until,
-          j.attempts, j.finished_at, j.timeout_s, CASE WHEN j.status = 'running' THEN {RUNNER_S} END AS runner_s
+          j.attempts, j.finished_at, j.locked_by, j.timeout_s,
+          CASE WHEN j.status = 'running' THEN {RUNNER_S} END AS runner_s
         FROM {JOBS} j WHERE j.id {AMONG_IDS}""",
         ids=sorted(ids),
         longest=LONGEST_NAME,
@@ -180,13 +181,13 @@ def jobs_now(connection: Connection, ids: Collection[int]) -> dict[int, JobNow]:
 
 
 def _job_now(row: Any) -> JobNow:
-    *facts, dismissed, started_at, locked_until, attempts, finished_at, timeout_s, runner_s = row
+    *facts, dismissed, started_at, locked_until, attempts, finished_at, locked_by, timeout_s, runner_s = row
     limit = seconds(timeout_s if timeout_s is not None else runner_s)
     try:
         most = None if limit is None else timedelta(seconds=limit)
     except OverflowError:  # plain SQL may have written such a number
         most = None
-    job: JobNow = _job(*facts, bool(dismissed), started_at, locked_until, most, attempts, finished_at)
+    job: JobNow = _job(*facts, bool(dismissed), started_at, locked_until, most, attempts, finished_at, locked_by)
     return job
 
 
@@ -358,11 +359,7 @@ class Overrunning:
 
 
 def overrunning(connection: Connection, now: datetime) -> list[Overrunning]:
-    """Return the jobs whose leases outlast their time limits by OVERRUN, among the LEASES_READ that began first.
-
-    A live runner stops a job at its time limit. So the runner of such a job is dead or hangs, and only the lease is
-    left.
-    """
+    """Return the leased jobs whose runners died or hang (``overrun_since``), among the LEASES_READ that began first."""
     rows = run(
         connection,
         f"""
@@ -372,11 +369,10 @@ def overrunning(connection: Connection, now: datetime) -> list[Overrunning]:
         longest=LONGEST_NAME,
         most=LEASES_READ,
     )
-    limits = [(row, limit) for row in rows if (limit := seconds(row.runner_s)) is not None and row.started_at]
     return [
-        Overrunning(row.id, row.job_type, row.locked_by, row.locked_until, row.started_at + timedelta(seconds=limit))
-        for row, limit in limits
-        if (now - row.started_at - OVERRUN).total_seconds() >= limit
+        Overrunning(row.id, row.job_type, row.locked_by, row.locked_until, since)
+        for row in rows
+        if (since := overrun_since(row.started_at, seconds(row.runner_s), now)) is not None
     ]
 
 

@@ -109,6 +109,35 @@ def test_each_pause_that_held_an_occurrence_back_is_named(
     assert "No tick" not in told
 
 
+@pytest.mark.parametrize("skips", ["only", "--all"])
+def test_no_pause_holds_back_what_another_pause_skips(
+    world: World, monkeypatch: pytest.MonkeyPatch, skips: str
+) -> None:
+    holds, what = ("--all", "the schedule") if skips == "only" else ("only", "everything")
+    world.file(only='cron: "0,30 3 * * *"')
+    world.tick(utc("2026-03-03T02:20:00"))
+    brake(world, "pause", holds, "--for", "2h", monkeypatch=monkeypatch)
+    world.go(utc("2026-03-03T02:50:00"))
+    brake(world, "pause", skips, "--skip", "--for", "20m", monkeypatch=monkeypatch)
+    for at, was in (("03:05:00", "has been"), ("03:40:00", "was")):
+        world.tick(utc(f"2026-03-03T{at}"))
+        told = world.ask("only", "--at", "03:00")
+        assert told.verdict == "pending"
+        assert f"It will be recorded as skipped, because {what} {was} paused by ada " in told
+        assert "held back" not in told
+        assert "catch_up" not in told
+        listed = world.ask("only", "--from", "02:25").found["occurrences"]
+        assert ["skipped_by" in each["facts"] for each in listed] == ([True] if at == "03:05:00" else [True, False])
+        assert ("holds back only" in " ".join(world.cronjobs("status").out.split())) == (at == "03:40:00")
+    assert f"will be recorded as skipped: {what} was paused" in world.say("only", "--from", "02:25").out
+    world.go(utc("2026-03-03T04:25:00"))
+    assert f"The next tick will record it as skipped: {what} was paused by ada from 02:50:00" in world.ask(
+        "only", "--at", "03:00"
+    )
+    world.tick()
+    assert world.ask("only", "--at", "03:00").verdict == "paused"
+
+
 @pytest.mark.parametrize("settles", ["tick", "resume"])
 def test_a_short_pause_is_not_blamed_for_the_outage_before_it(
     world: World, monkeypatch: pytest.MonkeyPatch, settles: str
@@ -362,7 +391,7 @@ def test_the_job_of_its_schedule_that_a_job_waits_for_is_named(world: World, ask
     world.leave_hanging(lease=timedelta(minutes=9))
     world.tick(utc("2026-03-03T02:00:00"))
     waits = "Job 2 waits for its turn, due since 02:00:00, for 300ms:"
-    assert f"{waits} job 1 of schedule s is running, and must end first." in world.ask(asked)
+    assert f"{waits} job 1 of schedule s has begun, and must end first." in world.ask(asked)
     back = {"status": "queued", "locked_by": None, "locked_until": None, "started_at": None, "policy": None}
     with world.database.write() as connection:
         connection.execute(update(tables.jobs).where(tables.jobs.c.id == 1).values(**back))
@@ -550,6 +579,35 @@ def test_a_lease_whose_process_is_gone_is_shown_so_everywhere(world: World, monk
     assert "so far" in shown
     world.clock.advance(timedelta(hours=1))
     assert "so far" not in world.cronjobs("status").out, "there are findings, such as no_tick"
+
+
+@pytest.mark.parametrize("runner", ["alive", "gone", "without a lease", "beyond its limit"])
+@pytest.mark.parametrize("by_hand", [False, True], ids=["by its schedule", "triggered"])
+def test_no_view_calls_a_job_running_whose_runner_died_or_hangs(
+    world: World, monkeypatch: pytest.MonkeyPatch, runner: str, by_hand: bool
+) -> None:
+    world.file(s=f'cron: "0 {1 if by_hand else 2} * * *", catch_up: none')
+    world.tick(utc("2026-03-02T22:58:00"))
+    world.tick(utc("2026-03-03T01:58:00"))
+    world.go(utc("2026-03-03T02:00:00"))
+    if by_hand:
+        brake(world, "trigger", "s", monkeypatch=monkeypatch)
+        world.go(utc("2026-03-03T02:00:00"))
+    else:
+        no_room(world)
+    lease = timedelta(minutes=5) if runner == "without a lease" else timedelta(hours=6)
+    job_id = world.leave_hanging(lease=lease, runner_s=20.0)
+    monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: True if runner == "gone" else None)
+    world.go(utc("2026-03-03T02:04:00" if runner == "alive" else "2026-03-03T02:06:00"))
+    asked = [["explain", str(job_id)], ["explain", "s"], ["jobs", "show", str(job_id)]]
+    for command in asked:
+        said = " ".join(world.cronjobs(*command).out.split())
+        assert ("is running now" in said) == (runner == "alive"), command
+        if by_hand and command == ["explain", "s"] and runner != "alive":
+            assert f"Job {job_id}, which ada triggered at 02:00:00, began, but its runner died or hangs." in said
+    noted = {"alive": "on beta, lease", "beyond its limit": "should have been stopped 5m40s ago, lease"}
+    ended = {"gone": "the runner's process is gone", "without a lease": "OVERDUE: lease ended"}
+    assert (noted | ended)[runner] in world.cronjobs("jobs", "list").out
 
 
 @pytest.mark.parametrize("skip", [False, True])
@@ -878,6 +936,29 @@ def test_a_pause_that_delayed_a_retry_by_a_minute_is_named(
     world.tick(utc("2026-03-02T09:04:10"))
     said = "Attempt 2 was due at 09:01:10 and started 1m late, at 09:02:10: " if due else "Before attempt 2 began, "
     assert f"{said}queue default was paused by ada from 09:00:10 to 09:01:4" in world.ask("1")
+
+
+@pytest.mark.parametrize("made", ["due at once", "due later", "triggered", "held back until then"])
+def test_why_a_first_attempt_started_hours_late(world: World, monkeypatch: pytest.MonkeyPatch, made: str) -> None:
+    world.file(s='cron: "0 0 1 1 *"')
+    world.ticks(utc("2026-03-02T08:59:10"), utc("2026-03-02T09:00:10"))
+    world.go(utc("2026-03-02T09:00:40"))
+    if made == "triggered":
+        brake(world, "trigger", "s", monkeypatch=monkeypatch)
+    else:
+        put(
+            world.database,
+            job_type="t.work",
+            run_at=utc(f"2026-03-02T09:{'40:00' if made == 'due later' else '00:40'}"),
+        )
+    if made == "held back until then":
+        brake(world, "pause", "--queue", "default", "--until", "2026-03-02T11:30", monkeypatch=monkeypatch)
+        world.ticks(utc("2026-03-02T09:01:10"), utc("2026-03-02T11:29:10"), every=timedelta(minutes=2))
+    world.tick(utc("2026-03-02T11:30:10"))
+    told = world.ask("1")
+    quiet = ", at 11:30:10: no tick reached the database between 09:00:10 and 11:30:10."
+    assert (quiet in told) == (made != "held back until then")
+    assert ("It was held back: queue default was paused" in told) == (made == "held back until then")
 
 
 def test_why_a_retry_started_hours_late(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

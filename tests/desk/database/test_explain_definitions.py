@@ -421,6 +421,53 @@ def test_it_is_held_back_by_a_pause(world: World, monkeypatch: pytest.MonkeyPatc
     )
 
 
+@pytest.mark.parametrize(
+    ("edit", "policy", "then"),
+    [
+        ("", "latest", "coalesced"),
+        (", catch_up: none", "none", 'old, and "catch_up: none" makes up only for occurrences younger than 2m.'),
+        (", catch_up_within: 1h", "latest", "old, beyond catch_up_within (1h)."),
+        (", grace: 2h", "latest", "coalesced"),
+        (", priority: 2", "latest", "coalesced"),
+        ("45 * * * *", "latest", "coalesced"),
+        ("retire", "latest", "enqueued"),
+        ("rename", "latest", "coalesced"),
+    ],
+)
+def test_an_edit_during_a_pause_neither_hides_a_held_back_occurrence_nor_what_decides_about_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, edit: str, policy: str, then: str
+) -> None:
+    entry = 'cron: "15 * * * *"'
+    other = {f"other{number}": 'cron: "0 0 1 1 *"' for number in range(3)}
+    world.file(s=entry, **other)
+    world.ticks(utc("2026-03-02T08:14:10"), utc("2026-03-02T08:15:10"))
+    brake(world, "pause", "--all", monkeypatch=monkeypatch)
+    world.ticks(utc("2026-03-02T09:14:10"), utc("2026-03-02T09:16:10"))
+    changed = {
+        "45 * * * *": {"s": 'cron: "45 * * * *"'},
+        "retire": {},
+        "rename": {"new": f"{entry}, renamed_from: s"},
+    }.get(edit, {"s": entry + edit})
+    world.file(**changed, **other)
+    world.ticks(utc("2026-03-02T09:20:10"), utc("2026-03-02T09:21:10"))
+    at = utc("2026-03-02T09:15:00")
+    for asked in ((), ("--at", "09:15")):
+        told = world.ask("s", *asked)
+        assert told.verdict == "pending", asked
+        assert "was due at 2026-03-02 09:15:00 UTC" in told
+        assert "It is held back: everything has been paused by ada" in told
+        assert f'When the pause ends, "catch_up: {policy}" decides about it.' in told
+        edited = "The schedule was edited since: the definition applied on 2026-03-02 09:20:10 by host alpha decides"
+        assert (edited in told) == (edit in (", catch_up: none", ", catch_up_within: 1h", ", grace: 2h"))
+    for end in ("2026-03-02T09:18Z", "2026-03-02T09:21Z"):
+        listed = world.ask("s", "--from", "2026-03-02T09:00Z", "--to", end).found["occurrences"]
+        assert [each["verdict"] for each in listed if each["at"] == at.isoformat()] == ["pending"]
+    world.go(utc("2026-03-02T10:30:00"))
+    brake(world, "resume", "--all", monkeypatch=monkeypatch)
+    told = world.ask("s", "--at", "09:15")
+    assert told.verdict == then if then in ("coalesced", "enqueued") else then in told
+
+
 def test_it_is_still_to_come(world: World) -> None:
     a_night(world)
     told = world.ask("nightly-report", "--at", "2026-11-21T02:15")

@@ -288,7 +288,7 @@ def test_an_occurrence_that_gives_way_is_no_alarm(world: World) -> None:
             "It was skipped at 08:02:10, because job 1, made for 2026-03-02 08:01:00, was still unfinished "
             "(overlap: skip)."
         ),
-        "Its attempt 1 had begun at 08:01:05, and is still running.",
+        "Its attempt 1 had begun at 08:01:05, and no end is recorded.",
         told.steady[-1],
     ]
     assert told.steady[-1].startswith("Job 1 is running now: attempt 1 on beta, begun at 08:01:05, 1m5s ago; its lease")
@@ -1014,7 +1014,7 @@ def test_ticks_that_could_not_start(world: World, tmp_path: Path, monkeypatch: p
     world.go(utc("2026-03-03T02:02:00"))
     file, why = world.folder / "cronjobs.yaml", "cronjobs.yaml:1:11: database: ${APP_DB} is not set"
     for minute in range(4):
-        Alarm(file).worth_mailing(why, utc(f"2026-03-03T01:5{minute}:00"), not_started=True)
+        Alarm(file).worth_mailing(why, utc("2026-03-03T01:59:00") + minute * MINUTE, not_started=True)
     reason = f"ticks of this host did not start: {why} (4 times)"
     [finding] = world.cronjobs("status", "--json").json["findings"]
     assert (finding["key"], finding["command"]) == ("no_tick", "cronjobs doctor")
@@ -1077,6 +1077,21 @@ def test_one_tick_that_did_not_start_is_named_although_nothing_counts_as_late(wo
     assert f"02:00:00, while other hosts ticked: t{reason}" in shown
 
 
+@pytest.mark.parametrize(("since", "said"), [("01:59:01", False), ("02:00:40", True)])
+def test_what_kept_ticks_from_starting_before_a_tick_did_is_not_said_of_the_time_after_it(
+    world: World, since: str, said: bool
+) -> None:
+    """A tick that cannot record its end leaves the cause to the next tick, which records it once more."""
+    world.file(**MINUTELY)
+    world.ticks(utc("2026-03-03T01:57:00"), utc("2026-03-03T01:58:00"))
+    world.tick(utc("2026-03-03T02:00:00"))
+    world.tick(utc("2026-03-03T02:02:30"))
+    kept = [{"ticks": 1, "since": f"2026-03-03T{since}+00:00", "why": "the database cannot be reached"}]
+    the_last_tick_recorded(world, kept)
+    reason = "Ticks of host alpha did not start: the database cannot be reached (once)."
+    assert (reason in world.ask("s", "--at", "02:01")) is said
+
+
 def test_a_short_time_without_ticks_ends_at_a_tick_by_hand_and_no_other_host_ticked(world: World) -> None:
     world.file(**MINUTELY)
     world.ticks(utc("2026-03-03T01:57:00"), utc("2026-03-03T01:58:00"))
@@ -1089,7 +1104,7 @@ def test_a_short_time_without_ticks_ends_at_a_tick_by_hand_and_no_other_host_tic
     assert "other hosts" not in shown
 
 
-@pytest.mark.parametrize(("since", "said"), [("02:01:00", True), ("02:06:00", False)])
+@pytest.mark.parametrize(("since", "said"), [("02:01:00", True), ("02:06:00", False), ("01:59:00", False)])
 def test_a_lost_attempt_names_why_no_tick_of_its_host_started(world: World, since: str, said: bool) -> None:
     world.file()
     put(world.database, job_type="t.work")
