@@ -2410,6 +2410,13 @@ MUTANTS = (
         (f"{INCIDENTS}[a run that snoozes for ever]",),
     ),
     Mutant(
+        "a job made by hand runs again after its runner died",
+        "cronjobs/engine/execution/foreground_claim.py",
+        'on_lost="dead", made_by_hand=True',
+        "made_by_hand=True",
+        ("tests/desk/process/test_cli_run.py::test_killed_by_hand_it_is_dead_and_no_tick_runs_it_again",),
+    ),
+    Mutant(
         "a run by hand counts from the moment that it is asked for",
         STANDING,
         'if job is None or job.status == "succeeded":\n        return True\n    return job.status in',

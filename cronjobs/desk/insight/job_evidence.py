@@ -172,11 +172,6 @@ def job_facts(
             by_hand=run.worker == WORKER,
         )
         before.append(replace(attempt, released=run.attempt - 1 - (before[-1].number if before else 0)))
-    for row in rows:
-        recorded = attempts.get(row.id, [])
-        # "cronjobs run" records the end that applies if its process is killed. While the job runs, it has not ended.
-        if is_by_hand(row.runner_s) and recorded and recorded[-1].number == row.attempts:
-            recorded.pop()
     doubtful: dict[int, list[DoubtfulEffect]] = {}
     for row in doubtful_of(connection, job_ids):
         effect = DoubtfulEffect(row.key, row.attempt, row.begun_at, row.repeats, bool(row.skipped))

@@ -196,6 +196,7 @@ def test_a_pause_that_ended_and_the_next_tick_is_still_to_come(world: World, mon
     [
         ({"on_lost": "dead"}, "no automatic retry (on_lost: dead)"),
         ({"max_losses": 1}, "no automatic retry after so many losses (run.max_losses)"),
+        ({"on_lost": "dead", "made_by_hand": True}, "no automatic retry of a job that was started by hand"),
     ],
 )
 def test_what_ends_a_lost_job_is_named(world: World, policy: dict[str, Any], why: str) -> None:
