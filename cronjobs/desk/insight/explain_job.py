@@ -342,6 +342,9 @@ def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
             # The loss was recorded by a tick, or by exec's own recorder, which notices that exec was killed.
             said = f"{subject}, begun at {begun}{on}, was lost: its runner died or lost its lease, as recorded at {at}."
             kept = attempt.kept_from_starting
+            if attempt.away is not None:
+                why = one_line(attempt.away, 300)
+                said = f"{said} Meanwhile host {name(attempt.host)} could not use the database: {why}."
             return f"{said} Meanwhile {did_not_start(f'host {name(attempt.host)}', kept)}." if kept else said
         case "interrupted":
             return f"{subject} was interrupted at {at}{on}, after {took}: {error or 'its tick ended'}."

@@ -31,7 +31,12 @@ from cronjobs.desk.insight.explain_facts import (
 from cronjobs.desk.insight.explain_phrases import missing_because
 from cronjobs.desk.insight.formatting import at_work_within, counted
 from cronjobs.desk.insight.judged_types import judged_types
-from cronjobs.desk.insight.kept_from_starting import kept_from_starting, kept_from_starting_here, recorded_causes
+from cronjobs.desk.insight.kept_from_starting import (
+    kept_from_starting,
+    kept_from_starting_here,
+    recorded_causes,
+    recorded_outage,
+)
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.same_cause import faults_here, faults_of_type, possible_causes, recorded_faults
 from cronjobs.desk.insight.schedule_history import (
@@ -118,7 +123,8 @@ def _foreign(connection: Connection, settings: Settings) -> str | None:
 def tick_facts(row: Any) -> TickFacts:
     entries = tuple(texts_in(row.did, "broken").items())
     kept = kept_from_starting(row.did)
-    away = next((each.why for each in outages_in(row.did)), None)
+    # An earlier outage is that of a tick which could not record it.
+    away = next((each.why for each in outages_in(row.did) if each.ended >= row.started_at), None)
     importing = was_importing(row.did)
     missing = tuple(texts_in(row.did, "not_loaded").items())
     off = row.schedules_on == 0
@@ -527,12 +533,16 @@ def in_detail(connection: Connection, job: JobFacts, types: Callable[[], JobType
 
 
 def _with_causes(connection: Connection, attempt: AttemptFacts, around: Now) -> AttemptFacts:
-    """Return *attempt*. If it was lost, add why ticks of its host did not start meanwhile, as a later tick recorded."""
+    """Return *attempt*. If it was lost, add what kept its host's ticks from starting or from using the database.
+
+    Later ticks of that host recorded this.
+    """
     if attempt.outcome != "lost":
         return attempt
     begin, end = attempt.started_at, attempt.finished_at
     causes = recorded_causes(connection, attempt.host, begin, end + around.quiet_after, began_by=end)
-    return replace(attempt, kept_from_starting=causes)
+    away = recorded_outage(connection, attempt.host, begin, end, around.quiet_after)
+    return replace(attempt, kept_from_starting=causes, away=away)
 
 
 def ticked_in(connection: Connection, pauses: Sequence[PauseFacts]) -> Collection[PauseFacts]:
