@@ -17,8 +17,9 @@ from cronjobs.desk.cli.options import JsonOption, Source, schedule_names, type_n
 from cronjobs.desk.cli.output import COLOURS, UNCUT, columns_of, is_cut, name_text, printable, width, wrapped, write
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.schedules import unknown_schedule
-from cronjobs.desk.insight.formatting import LocalTimes, Times, counted, host_of, on_the_clock, ran_for, safe
+from cronjobs.desk.insight.formatting import LocalTimes, Times, counted, host_of, is_over, on_the_clock, ran_for, safe
 from cronjobs.desk.insight.kept_from_starting import did_not_start, first_cause_at, kept_before, kept_from_starting
+from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.schedule_history import ends_at, names_of_its_own, pauses_over_time
 from cronjobs.desk.insight.shortened_history import (
     ACTS,
@@ -36,7 +37,7 @@ from cronjobs.desk.insight.shortened_history import (
     totals,
     when,
 )
-from cronjobs.desk.insight.watched import FORGOTTEN, STEADY_TICKS, last_sign, late_after, quiet_after, silent_hosts
+from cronjobs.desk.insight.watched import FORGOTTEN, STEADY_TICKS, last_sign, quiet_after, silent_hosts
 from cronjobs.desk.rules import pausing
 from cronjobs.desk.rules.tick_rows import did_of, no_end, outages_in, texts_in, was_importing
 from cronjobs.desk.store import explaining, trail
@@ -206,7 +207,7 @@ def history(
         if job_type is None and outcome is None:
             entries += _gaps(connection, asked, settings, times.now)
             entries += _schedules_off(connection, asked, settings.run.every)
-            entries += _without_end(connection, asked, settings.run.every, times.now)
+            entries += _without_end(connection, asked, settings.run.budget, times.now)
             entries += _clocks(connection, asked)
             entries += _faults(connection, asked)
             entries += _acts(connection, asked, times.now)
@@ -357,13 +358,14 @@ def _schedules_off(connection: Connection, asked: _Asked, every: timedelta) -> l
     ]
 
 
-def _without_end(connection: Connection, asked: _Asked, every: timedelta, now: datetime) -> list[dict[str, Any]]:
-    """Return the ticks that never recorded their end, although they began so long ago that they must have ended."""
-    until = min(now - late_after(every), asked.end)
+def _without_end(connection: Connection, asked: _Asked, budget: timedelta, now: datetime) -> list[dict[str, Any]]:
+    """Return the ticks that never recorded their end, although they are over."""
+    holders = Holders()
     return [
         {"kind": "tick", "started_at": row.started_at, "finished_at": None, "host": row.host}
         | {"importing": was_importing(row.did)}
-        for row in store.ticks_without_end(connection, asked.begin, until, READ_AT_MOST)
+        for row in store.ticks_without_end(connection, asked.begin, asked.end, READ_AT_MOST)
+        if is_over(row._mapping, now, budget, gone=holders.tick_is_gone(row._mapping))
     ]
 
 

@@ -29,7 +29,7 @@ from cronjobs.desk.insight.explain_facts import (
     TypeFacts,
 )
 from cronjobs.desk.insight.explain_phrases import missing_because
-from cronjobs.desk.insight.formatting import at_work_within, counted
+from cronjobs.desk.insight.formatting import counted, is_over
 from cronjobs.desk.insight.judged_types import judged_types
 from cronjobs.desk.insight.kept_from_starting import (
     kept_from_starting,
@@ -334,9 +334,14 @@ def _killed(
     until = around.now if _waits_due(job, around.now) else begun[0] if len(begun) == 1 else None
     if until is None:
         return None
-    begun_by = around.now - at_work_within(settings.run.budget)  # a later tick may still be at work
-    found = explaining.killed_between(connection, max(job.run_at, job.created_at), until, begun_by)
-    return KilledTicks(found.ticks, found.importing) if found.ticks else None
+    holders, budget = Holders(), settings.run.budget
+    killed = []
+    for tick in explaining.unended_between(connection, max(job.run_at, job.created_at), until):
+        gone = holders.tick_is_gone(tick._mapping)
+        # Where nobody can check the process, only a later tick of its host shows that a tick is over.
+        if is_over(tick._mapping, around.now, budget, gone=gone) and (gone or tick.followed):
+            killed.append(tick)
+    return KilledTicks(len(killed), sum(was_importing(tick.did) for tick in killed)) if killed else None
 
 
 def _last_at_work(ticks: Sequence[Any], within: timedelta) -> dict[str, Any]:

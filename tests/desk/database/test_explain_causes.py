@@ -525,6 +525,7 @@ def test_a_lease_whose_process_is_gone_is_shown_so_everywhere(world: World, monk
     world.tick()
     job_id = put(world.database, job_type="t.work")
     world.leave_hanging()
+    left = put(world.database, job_type="t.work")
     row = {"tick": "dead", "host": "beta", "boot_id": "boot", "pid": 1, "version": "1", "started_at": world.clock.now()}
     row["did"] = {"runner": "beta:boot:1:1:1:dead"}
     with world.database.write() as connection:
@@ -535,7 +536,12 @@ def test_a_lease_whose_process_is_gone_is_shown_so_everywhere(world: World, monk
     shown = world.cronjobs("status").out
     assert "no end recorded yet" in shown
     assert "all well" in shown
+    never = "never recorded"
+    assert never not in world.cronjobs("history").out
+    assert never not in world.ask(str(left))
     monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: True)
+    assert "a tick of host beta never recorded its end: it was killed" in world.cronjobs("history").out
+    assert "1 tick did not start it, and never recorded an end: it was killed" in world.ask(str(left))
     gone = "the process is gone, so the next tick on that host will settle"
     assert f"Job {job_id} is still leased for attempt 1 on beta; {gone} the outcome." in world.ask(str(job_id))
     assert gone in " ".join(world.cronjobs("jobs", "show", str(job_id)).out.split())
