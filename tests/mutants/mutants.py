@@ -2410,6 +2410,13 @@ MUTANTS = (
         (f"{INCIDENTS}[a run that snoozes for ever]",),
     ),
     Mutant(
+        "an outage that a tick could not record is forgotten",
+        "cronjobs/engine/tick/tick.py",
+        "return self._outages() if self.row.written and not self.recorded else []",
+        "return []",
+        ("tests/engine/process/test_alarm.py::test_ticks_that_could_not_write_to_a_locked_file_leave_the_reason",),
+    ),
+    Mutant(
         "a job made by hand runs again after its runner died",
         "cronjobs/engine/execution/foreground_claim.py",
         'on_lost="dead", made_by_hand=True',
