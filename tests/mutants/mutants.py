@@ -2424,6 +2424,20 @@ MUTANTS = (
         (f"{INCIDENTS}[a run that snoozes for ever]",),
     ),
     Mutant(
+        "an outage that a tick could not record is forgotten",
+        "cronjobs/engine/tick/tick.py",
+        "return self._outages() if self.row.written and not self.recorded else []",
+        "return []",
+        ("tests/engine/process/test_alarm.py::test_ticks_that_could_not_write_to_a_locked_file_leave_the_reason",),
+    ),
+    Mutant(
+        "a job made by hand runs again after its runner died",
+        "cronjobs/engine/execution/foreground_claim.py",
+        'on_lost="dead", made_by_hand=True',
+        "made_by_hand=True",
+        ("tests/desk/process/test_cli_run.py::test_killed_by_hand_it_is_dead_and_no_tick_runs_it_again",),
+    ),
+    Mutant(
         "a run by hand counts from the moment that it is asked for",
         STANDING,
         'if job is None or job.status == "succeeded":\n        return True\n    return job.status in',

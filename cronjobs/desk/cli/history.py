@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -17,8 +17,9 @@ from cronjobs.desk.cli.options import JsonOption, Source, schedule_names, type_n
 from cronjobs.desk.cli.output import COLOURS, UNCUT, columns_of, is_cut, name_text, printable, width, wrapped, write
 from cronjobs.desk.cli.project_database import snapshot
 from cronjobs.desk.cli.schedules import unknown_schedule
-from cronjobs.desk.insight.formatting import LocalTimes, Times, counted, host_of, on_the_clock, ran_for, safe
+from cronjobs.desk.insight.formatting import LocalTimes, Times, counted, host_of, is_over, on_the_clock, ran_for, safe
 from cronjobs.desk.insight.kept_from_starting import did_not_start, first_cause_at, kept_before, kept_from_starting
+from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.schedule_history import ends_at, names_of_its_own, pauses_over_time
 from cronjobs.desk.insight.shortened_history import (
     ACTS,
@@ -36,7 +37,7 @@ from cronjobs.desk.insight.shortened_history import (
     totals,
     when,
 )
-from cronjobs.desk.insight.watched import FORGOTTEN, STEADY_TICKS, last_sign, late_after, quiet_after, silent_hosts
+from cronjobs.desk.insight.watched import FORGOTTEN, STEADY_TICKS, last_sign, quiet_after, silent_hosts
 from cronjobs.desk.rules import pausing
 from cronjobs.desk.rules.tick_rows import did_of, no_end, outages_in, texts_in, was_importing
 from cronjobs.desk.store import explaining, trail
@@ -171,16 +172,17 @@ def history(
 
     The first line counts everything. Next, each thing that went wrong has a line of its own: jobs that died; attempts
     that failed, timed out, were lost, interrupted or cancelled; and occurrences that were missed, or that a wrong clock
-    ran early. A line also reports when retention removed dead jobs that nobody had dealt with, since their deaths are
-    not listed any more. Without --outcome, the list also shows what people did: cancels, requests to stop, retries,
-    dismissals, releases, reschedules, triggers, backfills and settled effects. With --outcome cancelled, it shows who
-    cancelled jobs. With neither --outcome nor --type, it also shows times without ticks (of all hosts, or of one host),
-    times in which no tick fired schedules, ticks that never recorded their end, clocks that were set back, times in
-    which a running tick could not use the database, parts of the file or the code that ticks could not use, pauses, and
-    deploys (a file was applied, or a host ran other code). If there are more entries than --limit, entries with the
-    same error share a line. Then come the counts, by schedule and job type, of what succeeded, was snoozed, skipped or
-    coalesced. stderr reports how many entries were left out. "cronjobs jobs show ID" prints whole errors, tracebacks
-    and outputs.
+    ran early. An occurrence is listed at the time when it was due. If it was due while no tick ran, it is also listed
+    if the period contains the end of that time. A line also reports when retention removed dead jobs that nobody had
+    dealt with, since their deaths are not listed any more. Without --outcome, the list also shows what people did:
+    cancels, requests to stop, retries, dismissals, releases, reschedules, triggers, backfills and settled effects. With
+    --outcome cancelled, it shows who cancelled jobs. With neither --outcome nor --type, it also shows times without
+    ticks (of all hosts, or of one host), times in which no tick fired schedules, ticks that never recorded their end,
+    clocks that were set back, times in which a running tick could not use the database, parts of the file or the code
+    that ticks could not use, pauses, and deploys (a file was applied, or a host ran other code). If there are more
+    entries than --limit, entries with the same error share a line. Then come the counts, by schedule and job type, of
+    what succeeded, was snoozed, skipped or coalesced. stderr reports how many entries were left out. "cronjobs jobs
+    show ID" prints whole errors, tracebacks and outputs.
 
     --json prints an object for each entry, with its kind: attempt, death, occurrence, pruned, gap, schedules_off, tick,
     clock, outage, fault, pause, deploy or act. Entries of the first three kinds have most columns of their tables. An
@@ -201,12 +203,14 @@ def history(
             for kind in ("attempt", "occurrence")
         }
         alone = everything or as_json
-        entries = _entries(connection, asked, begins, quiet=limit if alone else 0)
-        tallies = _tallies(connection, asked, begins)
+        gaps = _gaps(connection, asked, settings, times.now)
+        gap_from = min([asked.begin, *_ended(gaps, asked.end)]) if begins["occurrence"] == asked.begin else None
+        entries = _entries(connection, asked, begins, gap_from, quiet=limit if alone else 0)
+        tallies = _tallies(connection, asked, begins, gap_from)
         if job_type is None and outcome is None:
-            entries += _gaps(connection, asked, settings, times.now)
+            entries += gaps
             entries += _schedules_off(connection, asked, settings.run.every)
-            entries += _without_end(connection, asked, settings.run.every, times.now)
+            entries += _without_end(connection, asked, settings.run.budget, times.now)
             entries += _clocks(connection, asked)
             entries += _faults(connection, asked)
             entries += _acts(connection, asked, times.now)
@@ -241,7 +245,7 @@ def _span(since: str, until: str | None, times: Times) -> tuple[datetime, dateti
 
 
 def _entries(
-    connection: Connection, asked: _Asked, begins: Mapping[str, datetime], *, quiet: int
+    connection: Connection, asked: _Asked, begins: Mapping[str, datetime], gap_from: datetime | None, *, quiet: int
 ) -> list[dict[str, Any]]:
     """Return the newest READ_AT_MOST failures of each kind, and at most *quiet* of the newest other entries."""
     found: list[tuple[str, Row[Any]]] = []
@@ -258,6 +262,7 @@ def _entries(
                 schedule_ids=asked.schedule_ids(connection),
                 outcomes=not_run,
                 until=asked.end,
+                gap_from=gap_from,
             )
             found += [("occurrence", row) for row in rows]
         if ended := [outcome for outcome in wanted if outcome in _OF_ATTEMPTS]:
@@ -289,7 +294,9 @@ def _pruned(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
     return found
 
 
-def _tallies(connection: Connection, asked: _Asked, begins: Mapping[str, datetime]) -> list[dict[str, Any]]:
+def _tallies(
+    connection: Connection, asked: _Asked, begins: Mapping[str, datetime], gap_from: datetime | None
+) -> list[dict[str, Any]]:
     rows = store.tallies(
         connection,
         begins,
@@ -297,6 +304,7 @@ def _tallies(connection: Connection, asked: _Asked, begins: Mapping[str, datetim
         schedule_ids=asked.schedule_ids(connection),
         outcome=asked.outcome,
         until=asked.end,
+        gap_from=gap_from,
         **asked.of_job,
     )
     return [columns_of(row) for row in rows]
@@ -340,6 +348,15 @@ def _gaps(connection: Connection, asked: _Asked, settings: Settings, now: dateti
     return [gap for gap in gaps if gap["started_at"] < asked.end]
 
 
+def _ended(gaps: Iterable[Mapping[str, Any]], by: datetime) -> list[datetime]:
+    """Return when those gaps of all hosts began that a tick ended before *by*. It settled what was due meanwhile."""
+    return [
+        gap["started_at"]
+        for gap in gaps
+        if gap["host"] is None and gap["finished_at"] is not None and gap["finished_at"] < by
+    ]
+
+
 def _gap(connection: Connection, row: Any, limit: timedelta, host: str | None) -> dict[str, Any]:
     causes = kept_before(connection, row.host, row.finished_at, row.did, limit)
     why = did_not_start(f"host {safe(row.host, 80)}", causes) if causes else None
@@ -357,13 +374,14 @@ def _schedules_off(connection: Connection, asked: _Asked, every: timedelta) -> l
     ]
 
 
-def _without_end(connection: Connection, asked: _Asked, every: timedelta, now: datetime) -> list[dict[str, Any]]:
-    """Return the ticks that never recorded their end, although they began so long ago that they must have ended."""
-    until = min(now - late_after(every), asked.end)
+def _without_end(connection: Connection, asked: _Asked, budget: timedelta, now: datetime) -> list[dict[str, Any]]:
+    """Return the ticks that never recorded their end, although they are over."""
+    holders = Holders()
     return [
         {"kind": "tick", "started_at": row.started_at, "finished_at": None, "host": row.host}
         | {"importing": was_importing(row.did)}
-        for row in store.ticks_without_end(connection, asked.begin, until, READ_AT_MOST)
+        for row in store.ticks_without_end(connection, asked.begin, asked.end, READ_AT_MOST)
+        if is_over(row._mapping, now, budget, gone=holders.tick_is_gone(row._mapping))
     ]
 
 

@@ -2,27 +2,71 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager, redirect_stdout
-from typing import Any
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
+from datetime import timedelta
+from typing import Any, Final, NoReturn
 
-from cronjobs.engine.command.printing import complain
+from cronjobs.engine.command.printing import complain, is_terminal
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.trust import UntrustedFiles
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs import job_types
-from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.jobs.job_types import NOT_IMPORTED, Fault, JobTypes
 from cronjobs.engine.store.job_types import remembered, runnable_types
 from cronjobs.errors import UsageError
-from cronjobs.model import RetryPolicy
+from cronjobs.model import RetryPolicy, duration_text
 from cronjobs.text import nearest, one_line
+
+# After this many seconds of importing, a message on the terminal says why the command has not answered yet.
+SLOW_IMPORT_S: Final = 5.0
+
+
+class ImportTimeout(BaseException):
+    """Raised to end an import that hangs. It is not an Exception, because modules may catch those and try again."""
 
 
 def known_types(settings: Settings) -> JobTypes:
-    """Return the job types registered on this host."""
+    """Return the job types registered on this host.
+
+    An import that takes longer than a whole tick may take is ended, and is a fault like any import that fails.
+    """
     with users_code():
-        return job_types.load(settings)
+        try:
+            with _limited(settings.run.budget):
+                return job_types.load(settings)
+        except ImportTimeout as error:  # between two modules
+            return job_types.assembled(settings, [Fault("imports", f"{NOT_IMPORTED}{error}")])
+
+
+@contextmanager
+def _limited(budget: timedelta) -> Iterator[None]:
+    """Raise ImportTimeout in the block when *budget* is over, and once a second from then on."""
+    # A tick has a limit of its own, and only the main thread receives signals.
+    if threading.current_thread() is not threading.main_thread() or any(signal.getitimer(signal.ITIMER_REAL)):
+        yield
+        return
+
+    def give_up(*_: object) -> NoReturn:
+        raise ImportTimeout(f"the import did not end within {duration_text(budget)} (run.budget)")
+
+    def report(*_: object) -> None:
+        signal.signal(signal.SIGALRM, give_up)
+        signal.setitimer(signal.ITIMER_REAL, max(0.1, budget.total_seconds() - SLOW_IMPORT_S), 1.0)
+        if is_terminal("stderr"):
+            with suppress(RuntimeError):  # the module was printing at this moment
+                complain(f"still importing the handlers, for at most {duration_text(budget)} (run.budget)")
+
+    before = signal.signal(signal.SIGALRM, report)
+    signal.setitimer(signal.ITIMER_REAL, SLOW_IMPORT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def users_code() -> AbstractContextManager[object]:

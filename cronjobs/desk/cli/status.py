@@ -54,8 +54,9 @@ def status(
     different files for 15 minutes. Next come the causes of jobs' deaths, commonest first, with keys for "jobs list",
     "jobs retry" and "jobs dismiss". Then come the schedules, worst first. For each schedule, the screen shows its last
     result, how long that run took, the usual duration (the median, if at least 20 runs succeeded) and the last 20 runs.
-    The command needs only the database, and works even while the file is broken. The command only reads, and its exit
-    code is 0 whatever it finds. Times are those of the database's clock.
+    The command works even while the file is broken or handlers cannot be imported. It waits for the import of the
+    handlers, but at most as long as a tick may take (run.budget). The command only reads, and its exit code is 0
+    whatever it finds. Times are those of the database's clock.
     """
     if every is not None and not (watch and 0.1 <= every <= 86_400):
         raise UsageError(

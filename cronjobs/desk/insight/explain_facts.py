@@ -138,6 +138,7 @@ class AttemptFacts:
     error: str | None = None
     # If the attempt was lost: why ticks of its host did not start meanwhile, for example because the database was away.
     kept_from_starting: Causes = ()
+    away: str | None = None  # if the attempt was lost: why its host could not use the database meanwhile
     released: int = 0  # how many claims just before this one were released before they began
     by_hand: bool = False  # whether "cronjobs run" started it
 

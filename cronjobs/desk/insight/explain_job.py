@@ -54,7 +54,7 @@ from cronjobs.engine.rules.error_groups import class_and_text, says_class
 from cronjobs.engine.rules.misfits import FAILS_AGAIN, LEAST, MISFIT, MOST, OUTLIVED
 from cronjobs.engine.rules.occurrences import BEFORE, ON_TIME_WITHIN
 from cronjobs.engine.rules.progress import in_words, time_left
-from cronjobs.engine.rules.recovery_policy import MAX_LOSSES, ON_LOST
+from cronjobs.engine.rules.recovery_policy import MADE_BY_HAND, MAX_LOSSES, ON_LOST
 from cronjobs.errors import EffectUnknown, GiveUp
 from cronjobs.model import duration_text, rough
 from cronjobs.reserved import EXEC_PREFIX
@@ -348,6 +348,9 @@ def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
             # The loss was recorded by a tick, or by exec's own recorder, which notices that exec was killed.
             said = f"{subject}, begun at {begun}{on}, was lost: its runner died or lost its lease, as recorded at {at}."
             kept = attempt.kept_from_starting
+            if attempt.away is not None:
+                why = one_line(attempt.away, 300)
+                said = f"{said} Meanwhile host {name(attempt.host)} could not use the database: {why}."
             return f"{said} Meanwhile {did_not_start(f'host {name(attempt.host)}', kept)}." if kept else said
         case "interrupted":
             return f"{subject} was interrupted at {at}{on}, after {took}: {error or 'its tick ended'}."
@@ -475,7 +478,7 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
     return [f"{said}. {only}", *([again.said] if again else [])]
 
 
-_WHY_DEAD: Final = (OUTLIVED, GAVE_UP, ON_LOST, MAX_LOSSES)
+_WHY_DEAD: Final = (OUTLIVED, GAVE_UP, ON_LOST, MADE_BY_HAND, MAX_LOSSES)
 
 
 def _why_dead(job: JobFacts) -> str:

@@ -59,6 +59,11 @@ def at_work_within(budget: timedelta) -> timedelta:
     return max(timedelta(minutes=2), budget + timedelta(minutes=1))
 
 
+def is_over(tick: Mapping[Any, Any], now: datetime, budget: timedelta, *, gone: bool | None) -> bool:
+    """Return whether an unfinished tick has ended. *gone* is ``Holders.tick_is_gone``, which decides if it is known."""
+    return now - tick["started_at"] >= at_work_within(budget) if gone is None else gone
+
+
 def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta, *, gone: bool | None) -> str:
     """Describe what a tick did and how it ended. An unfinished tick long past *budget* was probably killed.
 
@@ -67,7 +72,7 @@ def did_and_ended(tick: Mapping[str, Any], now: datetime, budget: timedelta, *, 
     done = did_in_words(tick["did"]) if isinstance(tick["did"], dict) else ""
     # A tick completes its row last of all, so this tick has not ended.
     if tick["finished_at"] is None:
-        over = now - tick["started_at"] >= at_work_within(budget) if gone is None else gone
+        over = is_over(tick, now, budget, gone=gone)
         if gone is None:
             ended = "did not end; was it killed?" if over else "no end recorded yet"
         else:

@@ -29,9 +29,14 @@ from cronjobs.desk.insight.explain_facts import (
     TypeFacts,
 )
 from cronjobs.desk.insight.explain_phrases import missing_because
-from cronjobs.desk.insight.formatting import at_work_within, counted
+from cronjobs.desk.insight.formatting import counted, is_over
 from cronjobs.desk.insight.judged_types import judged_types
-from cronjobs.desk.insight.kept_from_starting import kept_from_starting, kept_from_starting_here, recorded_causes
+from cronjobs.desk.insight.kept_from_starting import (
+    kept_from_starting,
+    kept_from_starting_here,
+    recorded_causes,
+    recorded_outage,
+)
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.insight.same_cause import faults_here, faults_of_type, possible_causes, recorded_faults
 from cronjobs.desk.insight.schedule_history import (
@@ -122,7 +127,8 @@ def _foreign(connection: Connection, settings: Settings) -> str | None:
 def tick_facts(row: Any) -> TickFacts:
     entries = tuple(texts_in(row.did, "broken").items())
     kept = kept_from_starting(row.did)
-    away = next((each.why for each in outages_in(row.did)), None)
+    # An earlier outage is that of a tick which could not record it.
+    away = next((each.why for each in outages_in(row.did) if each.ended >= row.started_at), None)
     importing = was_importing(row.did)
     missing = tuple(texts_in(row.did, "not_loaded").items())
     off = row.schedules_on == 0
@@ -176,11 +182,6 @@ def job_facts(
             by_hand=run.worker == WORKER,
         )
         before.append(replace(attempt, released=run.attempt - 1 - (before[-1].number if before else 0)))
-    for row in rows:
-        recorded = attempts.get(row.id, [])
-        # "cronjobs run" records the end that applies if its process is killed. While the job runs, it has not ended.
-        if is_by_hand(row.runner_s) and recorded and recorded[-1].number == row.attempts:
-            recorded.pop()
     doubtful: dict[int, list[DoubtfulEffect]] = {}
     for row in doubtful_of(connection, job_ids):
         effect = DoubtfulEffect(row.key, row.attempt, row.begun_at, row.repeats, bool(row.skipped))
@@ -340,9 +341,14 @@ def _killed(
     until = around.now if _waits_due(job, around.now) else begun[0] if len(begun) == 1 else None
     if until is None:
         return None
-    begun_by = around.now - at_work_within(settings.run.budget)  # a later tick may still be at work
-    found = explaining.killed_between(connection, max(job.run_at, job.created_at), until, begun_by)
-    return KilledTicks(found.ticks, found.importing) if found.ticks else None
+    holders, budget = Holders(), settings.run.budget
+    killed = []
+    for tick in explaining.unended_between(connection, max(job.run_at, job.created_at), until):
+        gone = holders.tick_is_gone(tick._mapping)
+        # Where nobody can check the process, only a later tick of its host shows that a tick is over.
+        if is_over(tick._mapping, around.now, budget, gone=gone) and (gone or tick.followed):
+            killed.append(tick)
+    return KilledTicks(len(killed), sum(was_importing(tick.did) for tick in killed)) if killed else None
 
 
 def _last_at_work(ticks: Sequence[Any], within: timedelta) -> dict[str, Any]:
@@ -545,12 +551,16 @@ def in_detail(connection: Connection, job: JobFacts, types: Callable[[], JobType
 
 
 def _with_causes(connection: Connection, attempt: AttemptFacts, around: Now) -> AttemptFacts:
-    """Return *attempt*. If it was lost, add why ticks of its host did not start meanwhile, as a later tick recorded."""
+    """Return *attempt*. If it was lost, add what kept its host's ticks from starting or from using the database.
+
+    Later ticks of that host recorded this.
+    """
     if attempt.outcome != "lost":
         return attempt
     begin, end = attempt.started_at, attempt.finished_at
     causes = recorded_causes(connection, attempt.host, begin, end + around.quiet_after, began=(begin, end))
-    return replace(attempt, kept_from_starting=causes)
+    away = recorded_outage(connection, attempt.host, begin, end, around.quiet_after)
+    return replace(attempt, kept_from_starting=causes, away=away)
 
 
 def ticked_in(connection: Connection, pauses: Sequence[PauseFacts]) -> Collection[PauseFacts]:

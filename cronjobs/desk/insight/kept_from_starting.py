@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.rules.tick_rows import did_of
+from cronjobs.desk.rules.tick_rows import did_of, outages_in
 from cronjobs.desk.store.explaining import records_between
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.identity import Identity
@@ -62,6 +62,16 @@ def recorded_causes(
     """Return the first causes in rows of *host*'s ticks from *begin* to *end*. *began*: see ``kept_from_starting``."""
     found = (row.did for row in reversed(records_between(connection, begin, end)) if row.host == host)
     return next(filter(None, (kept_from_starting(did, began) for did in found)), ())
+
+
+def recorded_outage(connection: Connection, host: str, begin: datetime, end: datetime, within: timedelta) -> str | None:
+    """Return why *host* could not use the database between *begin* and *end*, as its ticks recorded it.
+
+    A tick that could not record it itself left that to a later tick, which is looked for up to *within* after *end*.
+    """
+    found = (row.did for row in reversed(records_between(connection, begin, end + within)) if row.host == host)
+    outages = (each for did in found for each in outages_in(did))
+    return next((each.why for each in outages if each.began < end and each.ended > begin), None)
 
 
 def first_cause_at(did: Any) -> datetime | None:

@@ -28,7 +28,7 @@ class Holders:
             self._gone[locked_by] = is_gone(locked_by, self.here)
         return self._gone[locked_by]
 
-    def tick_is_gone(self, tick: Mapping[str, Any]) -> bool | None:
+    def tick_is_gone(self, tick: Mapping[Any, Any]) -> bool | None:
         """Like ``is_gone``, for the process of *tick*, a tick's row without an end."""
         runner = did_of(tick["did"]).get("runner")
         return self.is_gone(runner) if isinstance(runner, str) else None

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, select
 
-from cronjobs.desk.store.status_facts import NUMBER_IMPORTING
 from cronjobs.desk.store.tailing import JOB_PROGRESS
 from cronjobs.engine.database.tables import occurrences, pauses, schedules, ticks
 from cronjobs.engine.probe.sql_text import (
@@ -301,21 +300,17 @@ def records_between(connection: Connection, begin: datetime, end: datetime) -> S
     return found.all()
 
 
-def killed_between(connection: Connection, begin: datetime, end: datetime, begun_by: datetime) -> Row[Any]:
-    """Count the ticks from *begin* to *end* that never recorded their end, although their host ticked again by *end*.
-
-    ``importing`` of these ``ticks`` were importing the handlers. Ticks that began after *begun_by* do not count.
-    """
+def unended_between(connection: Connection, begin: datetime, end: datetime) -> Sequence[Row[Any]]:
+    """Return the ticks from *begin* to *end* without an end. ``followed``: whether their host ticked again by *end*."""
     return run(
         connection,
         f"""
-        SELECT count(*) AS ticks, {NUMBER_IMPORTING} AS importing FROM {TICKS} t
-        WHERE t.started_at >= :begin AND t.started_at <= :end AND t.started_at <= :begun_by AND t.finished_at IS NULL
-          AND EXISTS (SELECT 1 FROM {TICKS} l WHERE l.host = t.host AND l.id > t.id AND l.started_at <= :end)""",
+        SELECT t.started_at, t.did,
+          EXISTS (SELECT 1 FROM {TICKS} l WHERE l.host = t.host AND l.id > t.id AND l.started_at <= :end) AS followed
+        FROM {TICKS} t WHERE t.started_at >= :begin AND t.started_at <= :end AND t.finished_at IS NULL""",
         begin=begin,
         end=end,
-        begun_by=begun_by,
-    ).one()
+    ).all()
 
 
 def last_tick_that_knew(connection: Connection, job_type: str) -> Row[Any] | None:

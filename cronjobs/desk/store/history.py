@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, literal_column, or_, select
 
 from cronjobs.desk.store.listing import STREAM_BATCH, Filter, in_status, without_index
 from cronjobs.desk.store.workload import RUN_SECONDS
@@ -142,11 +142,13 @@ def not_run_since(
     schedule_ids: Collection[int] | None = None,
     outcomes: Collection[str] = DID_NOT_RUN,
     until: datetime = FOREVER,
+    gap_from: datetime | None = None,
 ) -> Sequence[Row[Any]]:
     """Return the newest *limit* ledger rows of occurrences that did not run at their time, newest first.
 
-    Only rows with these *outcomes* are returned. In the result, ``outcome`` is the row's own outcome, or "early", or
-    the outcome that the row had before a backfill ran the occurrence.
+    They were due from *since* on or, if they were settled from *since* on, from *gap_from* on. Only rows with these
+    *outcomes* are returned. In the result, ``outcome`` is the row's own outcome, or "early", or the outcome that the
+    row had before a backfill ran the occurrence.
     """
     rows = occurrences.alias("c")
     at_its_time: ColumnElement[str] = literal_column(_AT_ITS_TIME, Text)
@@ -154,7 +156,8 @@ def not_run_since(
     query: Select[Any] = (
         select(*others, at_its_time.label("outcome"), schedules.c.name.label("schedule"))
         .join(schedules, schedules.c.id == rows.c.schedule_id)
-        .where(rows.c.last_for >= since, rows.c.last_for < until, at_its_time.in_(list(outcomes)))
+        .where(rows.c.last_for >= (gap_from or since), or_(rows.c.last_for >= since, rows.c.decided_at >= since))
+        .where(rows.c.last_for < until, at_its_time.in_(list(outcomes)))
         .order_by(rows.c.last_for.desc(), rows.c.schedule_id.desc())
         .limit(limit)
     )
@@ -184,12 +187,14 @@ def tallies(
     schedule_ids: Collection[int] | None = None,
     outcome: str | None = None,
     until: datetime = FOREVER,
+    gap_from: datetime | None = None,
 ) -> Sequence[Row[Any]]:
     """Count attempts, deaths and occurrences without a run, by outcome and schedule (or job type, without a schedule).
 
-    *since* has one instant for each kind: attempt, death, occurrence. For each outcome, at most *most* groups are
-    returned, the largest first. ``in_all`` is the sum of all groups. ``job_id`` and ``reason`` are None if a group has
-    several jobs or reasons. The database does the counting, so a million rows need not be fetched.
+    *since* has one instant for each kind: attempt, death, occurrence. For *gap_from* see ``not_run_since``. For each
+    outcome, at most *most* groups are returned, the largest first. ``in_all`` is the sum of all groups. ``job_id`` and
+    ``reason`` are None if a group has several jobs or reasons. The database does the counting, so a million rows need
+    not be fetched.
     """
     of_job = f"""(:any_name OR j.schedule {AMONG_NAMES})
         AND (CAST(:job_type AS text) IS NULL OR j.job_type = CAST(:job_type AS text))"""
@@ -209,7 +214,8 @@ def tallies(
           SELECT s.name, NULL, {_AT_ITS_TIME}, c.count, c.first_for, c.last_for, NULL,
             {_JOB_AT_ITS_TIME}, {_REASON_AT_ITS_TIME}
           FROM {OCCURRENCES} c JOIN {SCHEDULES} s ON s.id = c.schedule_id
-          WHERE {_AT_ITS_TIME} IN {DID_NOT_RUN} AND c.last_for >= :occurrences_since
+          WHERE {_AT_ITS_TIME} IN {DID_NOT_RUN} AND c.last_for >= :gap_from
+            AND (c.last_for >= :occurrences_since OR c.decided_at >= :occurrences_since)
             AND c.last_for < :until AND (:any_schedule OR s.id {AMONG_IDS})),
         sums AS (
           SELECT schedule, job_type, outcome, CAST(sum(number) AS bigint) AS number, min(first_at) AS first_at,
@@ -225,6 +231,7 @@ def tallies(
         WHERE place <= :most ORDER BY first_at, schedule, job_type, outcome""",
         **{f"{kind}s_since": at for kind, at in since.items()},
         until=until,
+        gap_from=gap_from or since["occurrence"],
         any_name=names is None,
         names=list(names or ()),
         job_type=job_type,

@@ -13,9 +13,8 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobTypes, policy_of
 from cronjobs.engine.rules.concurrency import Limit
-from cronjobs.engine.rules.ending import running_row
 from cronjobs.engine.rules.recovery_policy import RUNNER_SLACK, ClaimPolicies, seconds
-from cronjobs.engine.store import claims, leases
+from cronjobs.engine.store import claims
 from cronjobs.engine.store.concurrency import judge_alone
 from cronjobs.engine.store.enqueue import NewJob, insert_jobs
 from cronjobs.engine.store.overlap import running_beside, unfinished_jobs
@@ -23,7 +22,7 @@ from cronjobs.engine.store.shown_columns import one_job
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import record
 from cronjobs.errors import CronjobsError
-from cronjobs.model import Failed, Job, Status
+from cronjobs.model import Job, Status
 from cronjobs.text import one_line
 
 # Stands for "no limit". It is below 24 days, the longest timeout that poll() and select() accept.
@@ -31,7 +30,6 @@ NO_LIMIT: Final = timedelta(days=7)
 WORKER: Final = "foreground"
 # The time limit that a claim of "cronjobs run" writes to the job's row. The claims of ticks have other limits.
 _RUNNER_S: Final = (NO_LIMIT + RUNNER_SLACK).total_seconds()
-KILLED: Final = "started by hand, with no recorded end: it is still running, or its process was killed"
 
 
 class CannotRun(CronjobsError):
@@ -48,11 +46,11 @@ def is_by_hand(runner_s: Any) -> bool:
     return seconds(runner_s) == _RUNNER_S
 
 
-def _policies(known: JobTypes, run: RunSettings) -> ClaimPolicies:
+def _policies(known: JobTypes, run: RunSettings, **changes: Any) -> ClaimPolicies:
     """Return the policies for jobs started by hand. A crash of such a run does not count against the job type."""
     return ClaimPolicies.of(
         {
-            name: replace(policy_of(job_type, run, runner=NO_LIMIT), in_thread=False)
+            name: replace(policy_of(job_type, run, runner=NO_LIMIT), in_thread=False, **changes)
             for name, job_type in known.types.items()
         }
     )
@@ -88,14 +86,11 @@ def begin_new(
             )
         if alone:
             _require_turn(connection, job_id)
-        policies = _policies(known, run)
+        # If this process is killed, the tick that settles the attempt must not run the job again.
+        policies = _policies(known, run, on_lost="dead", made_by_hand=True)
         job = claims.claim_one(connection, job_id, locked_by=locked_by, lease=run.lease, policies=policies)
         # Nothing can prevent this claim: no other runner can see this job yet, and the job has no concurrency_key.
         assert isinstance(job, Job)
-        # If this process is killed, the next tick finds this history row and counts it as a failure. The job has only
-        # one try, so it becomes dead and does not run again.
-        row = running_row(job, Failed(KILLED, "Lost"), timedelta(0), WORKER)
-        leases.record_overdue(connection, [row])
     return job
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 from cronjobs.model import OnLost, RetryPolicy, duration
 
 ON_LOST: Final = "no automatic retry (on_lost: dead)"
+MADE_BY_HAND: Final = "no automatic retry of a job that was started by hand"
 MAX_LOSSES: Final = "no automatic retry after so many losses (run.max_losses)"
 # The error type of a waiting job whose last runner died before it had read the job's row.
 NOT_READ: Final = "NotRead"
@@ -31,7 +32,8 @@ class AttemptPolicy:
     ``in_thread`` is True if the handler runs in the process of its runner and can crash it. ``runner_s`` is how many
     seconds the process that holds the lease can run at most, or None if unknown. ``lease_s`` is how many seconds a
     lease of that process lasts, or None if unknown. ``unread`` is True if no runner has read the job's row since the
-    row was leased. In that case the attempt cannot have begun.
+    row was leased. In that case the attempt cannot have begun. ``made_by_hand`` is True if "cronjobs run" created the
+    job. Its ``on_lost`` is "dead", whatever the job type says.
     """
 
     retry: RetryPolicy
@@ -42,6 +44,7 @@ class AttemptPolicy:
     runner_s: float | None = None
     lease_s: float | None = None
     unread: bool = False
+    made_by_hand: bool = False
 
     @property
     def most_losses(self) -> int:
@@ -51,6 +54,8 @@ class AttemptPolicy:
     @property
     def why_not_again(self) -> str:
         """The reason why a job that was lost ``most_losses`` times is dead."""
+        if self.made_by_hand:
+            return MADE_BY_HAND
         return ON_LOST if self.on_lost == "dead" else MAX_LOSSES
 
     def row(self) -> dict[str, Any]:
@@ -66,7 +71,8 @@ class AttemptPolicy:
             "retry_on": None if retry.retry_on is None else list(retry.retry_on),
             "give_up_on": list(retry.give_up_on) or None,
         }
-        facts |= {name: value for name, value in vars(self).items() if name not in ("retry", "unread")}
+        facts |= {name: value for name, value in vars(self).items() if name not in ("retry", "unread", "made_by_hand")}
+        facts |= {"made_by_hand": True} if self.made_by_hand else {}
         return {name: value for name, value in facts.items() if value is not None}
 
     def text(self) -> str:
@@ -97,6 +103,7 @@ def read_policy(value: Any) -> AttemptPolicy | None:
             runner_s=seconds(value.get("runner_s")),
             lease_s=seconds(value.get("lease_s")),
             unread=value.get("unread") is True,
+            made_by_hand=value.get("made_by_hand") is True,
         )
     except (KeyError, TypeError, ValueError, OverflowError):
         return None

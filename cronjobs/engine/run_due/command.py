@@ -85,6 +85,7 @@ def run_tick(given: TickOptions) -> NoReturn:
             waits_for_long_jobs=given.wait,
             code_at_fault=mail.code_at_fault(),
             kept_from_starting=mail.kept_from_starting(),
+            unrecorded_before=mail.unrecorded(),
             fire_schedules=fires,
             run_by_cron=run_by_cron(),
             unreported=unreported,
@@ -118,7 +119,7 @@ def run_tick(given: TickOptions) -> NoReturn:
         mail.trouble(reporter.log.fault)
     if not talk:
         mail.print_causes(reporter)
-    mail.send(knows_code=tick.knows_the_code, left_row=tick.row.written)
+    mail.send(knows_code=tick.knows_the_code, left_row=tick.row.written, unrecorded=tick.unrecorded)
     unreported.end()
     if reporter.log.fault is not None:
         # The next tick has to look at the log again, so that its row says whether the fault has ended.

@@ -334,12 +334,22 @@ class CronMail:
         """Return why earlier ticks of this crontab line did not start, as ``Alarm`` remembers, for the tick's row."""
         return all_kept_from_starting(self._alarm, self._alarm_of_file) if self.throttle else []
 
-    def send(self, *, knows_code: bool = False, left_row: bool = False) -> None:
+    def unrecorded(self) -> list[dict[str, str]]:
+        """Return the times in which earlier ticks of this crontab line could not use the database, for the tick's row.
+
+        They are the times that those ticks could not record themselves.
+        """
+        return self._alarm.unrecorded() if self.throttle else []
+
+    def send(
+        self, *, knows_code: bool = False, left_row: bool = False, unrecorded: Sequence[dict[str, str]] = ()
+    ) -> None:
         """Mail what should be mailed.
 
         *knows_code* is True if the tick has loaded the handlers, so that it knows which faults have ended. *left_row*
         is True if the tick has a row in the database. A tick that has no row because of a database problem counts as
-        not started.
+        not started. *unrecorded* are the times in which the tick could not use the database, if its row could not get
+        an end that names them. The next tick records them.
         """
         now = SYSTEM.now()
         lines = [f"cronjobs: {word}" for word in take_messages(self.config)]
@@ -365,6 +375,7 @@ class CronMail:
                 ended_by=self._channels.get(cause),
                 about=about,
                 not_started=not_started,
+                unrecorded=unrecorded if about == DATABASE else (),
                 alike=UNKNOWN_TYPE if cause in self._types else None,
                 say=say,
             )

@@ -57,6 +57,8 @@ class TickContext:
     code_at_fault: bool = False  # True if a fault in the user's code was reported and has not ended
     # Why earlier ticks of this host did not start, in the form that ``Alarm.kept_from_starting`` returns.
     kept_from_starting: Sequence[dict[str, Any]] = ()
+    # The times in which earlier ticks of this host could not use the database, from ``Alarm.unrecorded``.
+    unrecorded_before: Sequence[dict[str, str]] = ()
     fire_schedules: bool = True  # if False, definitions stay as they are and no occurrence is settled
     # Why the tick cannot write its log, or None. The tick's row records this as a fault of the file's key "log".
     log_unwritable: str | None = None
@@ -81,6 +83,7 @@ class TickContext:
         self.extras: Extras | None = None
         self.stop_requested: str | None = None
         self.database_gone = False
+        self.recorded = False  # True once the tick's row has its end
         self.many_queues = False  # see ``Overview``
         # True if a part before the work was retried. The failed try may have created jobs that we do not know of.
         self.tried_again = False

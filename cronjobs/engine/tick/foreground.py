@@ -5,8 +5,8 @@ the lease, sees cancel requests, and records the end. A handler has no time limi
 debugger. Only declared commands have a time limit.
 
 A job that was started by its type or schedule has one try, and no tick ever claims it again. After a failure the job is
-dead. After Ctrl-C it is cancelled. Even after kill -9 it does not run again, because its history row was written at the
-start, and the next tick reads that row. A job that was started by its id and then interrupted keeps its due time.
+dead. After Ctrl-C it is cancelled. Even after kill -9 it does not run again, because its claim writes ``on_lost: dead``
+to the job's row. A job that was started by its id and then interrupted keeps its due time.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +20,7 @@ from cronjobs.model import rough
 from cronjobs.text import one_line
 
 CAUSES_KEPT: Final = 500
+MOST_UNRECORDED: Final = 5  # times without the database, since a database may stay away for weeks
 LONGEST_MESSAGE: Final = 4000  # in characters; for the next tick
 
 # What a cause may be about (*about*).
@@ -64,6 +65,15 @@ class Alarm:
             if "not_started" in entry
         ]
 
+    def unrecorded(self) -> list[dict[str, str]]:
+        """Return the times in which ticks could not use the database and could not record that, oldest first.
+
+        They have the form that ``noted_outages`` returns. A cause is forgotten, and its times with it, when a tick can
+        use the database again.
+        """
+        found = (entry.get("unrecorded") for entry in self._load().values())
+        return [each for times in found if isinstance(times, list) for each in times][:MOST_UNRECORDED]
+
     def code_at_fault(self) -> bool:
         """Return whether a fault in the code was reported and has not ended."""
         return any(entry.get("about") == CODE for entry in self._load().values())
@@ -82,6 +92,7 @@ class Alarm:
         ended_by: str | None = None,
         about: str | None = None,
         not_started: bool = False,
+        unrecorded: Sequence[dict[str, str]] = (),
         alike: str | None = None,
         say: Callable[[int], object] | None = None,
     ) -> bool:
@@ -91,8 +102,8 @@ class Alarm:
         whose next success ends the cause (``over`` explains when). If *ended_by* is None, the cause ends as soon as a
         tick no longer sees it. If *about* is CODE or DATABASE, that must be a tick that checks the code or the
         database. *not_started* is True if the cause kept a tick from starting or from writing its row (see
-        ``kept_from_starting``). Of the causes with the same *alike* that end at the same time, ``over`` names one and
-        counts the others.
+        ``kept_from_starting``). For *unrecorded* see the method ``unrecorded``. Of the causes with the same *alike*
+        that end at the same time, ``over`` names one and counts the others.
 
         *say* is called if the cause is to be reported now, with how often it has occurred without a report since its
         last report. The report comes before the record of it, because a tick that is killed in between must not silence
@@ -108,6 +119,8 @@ class Alarm:
             entry["about"] = about
         if not_started:
             entry["not_started"] = entry.get("not_started", 0) + 1
+        if unrecorded:
+            entry["unrecorded"] = [*entry.get("unrecorded", ()), *unrecorded][:MOST_UNRECORDED]
         if alike is not None:
             entry["alike"] = alike
         if ended_by is not None:

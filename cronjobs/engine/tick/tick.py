@@ -227,11 +227,13 @@ class Tick(TickContext):
             self.result.stuck = self.loop.finish(self._write_row)
             if self.loop.outage.error is not None:
                 self.result.trouble = str(self.loop.outage.error)
+            self.recorded = self.loop.outage.error is None
             return
         if not self.database_gone:
             # If the reply to the COMMIT is lost, try again: an idle tick's only statement is safe to repeat.
             with self.database.write(next_in_line=True) as connection:
                 self._write_row(connection)
+            self.recorded = True
 
     def _note_why_ended(self) -> None:
         result = self.result
@@ -248,11 +250,17 @@ class Tick(TickContext):
 
     def _write_row(self, connection: Connection) -> None:
         # If this write succeeds, the loop's current outage is over.
-        outages = [*self.outages, *(self.loop.outage.until_now() if self.loop is not None else ())]
-        self.result.outages = noted_outages(
-            (self._instant(each.began), self._instant(each.ended), each.why) for each in outages
-        )
+        self.result.outages = [*self.unrecorded_before, *self._outages()]
         self.row.end(connection, self._instant(self.clock.monotonic()), self.result)
+
+    def _outages(self) -> list[dict[str, str]]:
+        outages = [*self.outages, *(self.loop.outage.until_now() if self.loop is not None else ())]
+        return noted_outages((self._instant(each.began), self._instant(each.ended), each.why) for each in outages)
+
+    @property
+    def unrecorded(self) -> list[dict[str, str]]:
+        """The times in which the tick could not use the database, if its row has no end that could name them."""
+        return self._outages() if self.row.written and not self.recorded else []
 
     def _instant(self, monotonic: float) -> datetime:
         """Return the database's time at this instant of the monotonic clock."""

@@ -225,6 +225,7 @@ def test_a_pause_that_ended_and_the_next_tick_is_still_to_come(world: World, mon
     [
         ({"on_lost": "dead"}, "no automatic retry (on_lost: dead)"),
         ({"max_losses": 1}, "no automatic retry after so many losses (run.max_losses)"),
+        ({"on_lost": "dead", "made_by_hand": True}, "no automatic retry of a job that was started by hand"),
     ],
 )
 def test_what_ends_a_lost_job_is_named(world: World, policy: dict[str, Any], why: str) -> None:
@@ -553,6 +554,7 @@ def test_a_lease_whose_process_is_gone_is_shown_so_everywhere(world: World, monk
     world.tick()
     job_id = put(world.database, job_type="t.work")
     world.leave_hanging()
+    left = put(world.database, job_type="t.work")
     row = {"tick": "dead", "host": "beta", "boot_id": "boot", "pid": 1, "version": "1", "started_at": world.clock.now()}
     row["did"] = {"runner": "beta:boot:1:1:1:dead"}
     with world.database.write() as connection:
@@ -563,7 +565,12 @@ def test_a_lease_whose_process_is_gone_is_shown_so_everywhere(world: World, monk
     shown = world.cronjobs("status").out
     assert "no end recorded yet" in shown
     assert "all well" in shown
+    never = "never recorded"
+    assert never not in world.cronjobs("history").out
+    assert never not in world.ask(str(left))
     monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: True)
+    assert "a tick of host beta never recorded its end: it was killed" in world.cronjobs("history").out
+    assert "1 tick did not start it, and never recorded an end: it was killed" in world.ask(str(left))
     gone = "the process is gone, so the next tick on that host will settle"
     assert f"Job {job_id} is still leased for attempt 1 on beta; {gone} the outcome." in world.ask(str(job_id))
     assert gone in " ".join(world.cronjobs("jobs", "show", str(job_id)).out.split())

@@ -199,9 +199,17 @@ def a_random_night(rows: Rows, dice: random.Random, successes: int) -> Night:
         rows.occurrence(schedule, at, outcome, first_for=at - MINUTE, count=count, job_id=1, reason="overlap: job 1")
         night.facts[outcome] += count
     rows.tick("web1", ago(hours=30))
-    for number in reversed(range(dice.randrange(1, 5))):
+    many = dice.randrange(1, 5)
+    for number in reversed(range(many)):
         rows.tick("web1", ago(hours=1 + number))
         night.facts["no tick"] += 1
+    # Due before the period, in a time without ticks: what the tick that ended that time settled is found.
+    for number in range(dice.randrange(0, 4)):
+        late = dice.choice([True, False])
+        due = ago(hours=29) + number * MINUTE
+        rows.occurrence(schedule, due, "missed", decided_at=ago(hours=many) if late else due + MINUTE)
+        night.facts["missed"] += late
+    rows.occurrence(schedule, ago(hours=31), "missed", decided_at=ago(hours=many))
     rows.tick()
     night.facts["no tick"] += 1
     for number in range(dice.randrange(0, 4)):

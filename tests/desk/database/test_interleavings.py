@@ -32,7 +32,7 @@ from cronjobs.desk.cli import pause_wait
 from cronjobs.engine.config.settings import Retention, ScheduleSettings, Settings
 from cronjobs.engine.database import retrying, sqlite_turns
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.database.tables import job_type_lists, jobs, meta, metadata, occurrences, ticks
+from cronjobs.engine.database.tables import job_runs, job_type_lists, jobs, meta, metadata, occurrences, ticks
 from cronjobs.engine.database.tables import schedules as stored_schedules
 from cronjobs.engine.execution.foreground_claim import CannotRun, begin_existing, begin_new
 from cronjobs.engine.host.identity import Identity
@@ -471,6 +471,9 @@ def judge_rows(world: World, ended: Sequence[Any]) -> None:
         row = by_id.get(job_id)
         assert row is None or (row.status, row.attempts) == ("succeeded", attempt), "a success is undone"
     running = [row for row in rows if row.status == "running"]
+    with world.one.read() as connection:
+        over = connection.execute(select(job_runs.c.job_id, job_runs.c.attempt)).all()
+    assert not {*over} & {(row.id, row.attempts) for row in running}, "a running attempt is in the history"
     assert sum(row.concurrency_key == "k:1" for row in running) <= 1, "more than the limit run"
     if not world.overlaps:
         assert sum(row.schedule == "s" and not row.meta for row in running) <= 1, "a schedule's jobs run side by side"

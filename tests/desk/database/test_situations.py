@@ -1104,8 +1104,20 @@ def test_a_short_time_without_ticks_ends_at_a_tick_by_hand_and_no_other_host_tic
     assert "other hosts" not in shown
 
 
-@pytest.mark.parametrize(("since", "said"), [("02:01:00", True), ("02:06:00", False), ("01:59:00", False)])
-def test_a_lost_attempt_names_why_no_tick_of_its_host_started(world: World, since: str, said: bool) -> None:
+@pytest.mark.parametrize(
+    ("since", "started", "said"),
+    [
+        ("02:01:00", False, True),
+        ("02:06:00", False, False),
+        ("01:59:00", False, False),
+        ("02:01:00", True, True),
+        ("02:06:00", True, False),
+        ("01:59:00", True, True),  # it lasted until after the attempt's end
+    ],
+)
+def test_a_lost_attempt_names_what_kept_its_hosts_ticks_away(
+    world: World, since: str, started: bool, said: bool
+) -> None:
     world.file()
     put(world.database, job_type="t.work")
     world.go(utc("2026-03-03T02:00:00"))
@@ -1113,8 +1125,12 @@ def test_a_lost_attempt_names_why_no_tick_of_its_host_started(world: World, sinc
     world.tick(utc("2026-03-03T02:05:10"), host="beta")
     kept = [{"ticks": 4, "since": f"2026-03-03T{since}+00:00", "why": "database x did not answer"}]
     with world.database.write() as connection:
-        connection.execute(update(tables.ticks).values(did={"kept_from_starting": kept}))
+        away = {"since": kept[0]["since"], "until": "2026-03-03T02:07:00+00:00", "why": kept[0]["why"]}
+        did = {"outages": [away]} if started else {"kept_from_starting": kept}
+        connection.execute(update(tables.ticks).values(did=did))
     reason = "Meanwhile ticks of host beta did not start: database x did not answer (4 times)."
+    if started:
+        reason = "Meanwhile host beta could not use the database: database x did not answer."
     assert (reason in world.ask("1")) is said
 
 

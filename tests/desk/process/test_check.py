@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from sqlalchemy import insert, update
 from support.project import Project
 
+from cronjobs.desk.cli import known_types
 from cronjobs.desk.insight.check_config import _command_fault, check
 from cronjobs.engine.config.load import load
 from cronjobs.engine.config.settings import JobTypeSettings, Settings
@@ -186,6 +188,23 @@ def test_no_module_ends_the_check(project: Project, module: str) -> None:
     done = project.run("check")
     assert done.code == 1
     assert "handlers cannot be imported: " in done.out
+
+
+@pytest.mark.parametrize("caught", ["Nobody", "Exception"])
+def test_an_import_that_hangs_ends_when_a_tick_would_end(
+    project: Project, monkeypatch: pytest.MonkeyPatch, caught: str
+) -> None:
+    hangs = f"import time\nclass Nobody(Exception): pass\nwhile True:\n  try: time.sleep(60)\n  except {caught}: pass\n"
+    project.write("", "")
+    (project.folder / "hangs.py").write_text(hangs)
+    settings = load(project.folder / "cronjobs.yaml", environ={})
+    monkeypatch.syspath_prepend(project.folder)
+    monkeypatch.setattr(known_types, "SLOW_IMPORT_S", 0.1)
+    run = replace(settings.run, budget=timedelta(seconds=0.2))
+    known = known_types.known_types(replace(settings, run=run, imports=("hangs",)))
+    [fault] = [each for each in known.faults if each.where == "module hangs"]
+    assert fault.what == "cannot be imported: ImportTimeout: the import did not end within 200ms (run.budget)"
+    assert not any(signal.getitimer(signal.ITIMER_REAL))
 
 
 def test_secrets_are_in_no_finding(project: Project) -> None:

@@ -397,12 +397,15 @@ def test_killed_by_hand_it_is_dead_and_no_tick_runs_it_again(project: Project) -
     process.communicate()
     [job] = project.jobs()
     assert job["status"] == "running"
+    assert project.rows("job_runs") == [], "an attempt that has not ended is in the history"
     project.execute(update(jobs).values(locked_until=datetime.now(UTC) - timedelta(seconds=1)))
     (project.folder / "gate").touch()
     project.run("run-due")
     [job] = project.jobs()
     assert (job["status"], began(project)) == ("dead", 1)
-    assert "its process was killed" in job["last_error"]
+    assert job["last_error"].endswith("no automatic retry of a job that was started by hand")
+    [attempt] = project.rows("job_runs")
+    assert attempt["outcome"] == "lost"
 
 
 # --- the lease --------------------------------------------------------------------------------------------------------

@@ -477,19 +477,29 @@ def test_the_first_tick_that_starts_records_why_those_before_it_did_not(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("at_work", [False, True], ids=["before its row", "while its job runs"])
 def test_ticks_that_could_not_write_to_a_locked_file_leave_the_reason(
-    sqlite_migrated: str, new_project: NewProject
+    sqlite_migrated: str, new_project: NewProject, at_work: bool
 ) -> None:
     project = new_project(f"sqlite:///{sqlite_migrated}").configure("run: {budget: 5s}\n")
+    if at_work:
+        project.add("t.gated", timeout_s=1)
+    tick = project.start() if at_work else None
+    if at_work:
+        until(lambda: project.effects("start"))
     with closing(project.connect()) as foreign:
         foreign.execute("BEGIN IMMEDIATE")
-        assert project.tick().wait() == 4
+        project.open()
+        assert (tick or project.tick()).wait() == 4
         foreign.execute("ROLLBACK")
-    assert project.tick().wait() == 0
-    [(did,)] = project.sql("SELECT did FROM cronjobs_ticks")
-    [cause] = json.loads(did)["kept_from_starting"]
-    assert cause["ticks"] == 1
+    project.tick()
+    did = json.loads(project.sql("SELECT did FROM cronjobs_ticks ORDER BY id DESC LIMIT 1")[0][0])
+    [cause] = did["outages" if at_work else "kept_from_starting"]
+    assert at_work or cause["ticks"] == 1
     assert "was locked by another connection" in cause["why"]
+    project.tick()
+    did = json.loads(project.sql("SELECT did FROM cronjobs_ticks ORDER BY id DESC LIMIT 1")[0][0])
+    assert not {"outages", "kept_from_starting"} & {*did}, "the reason is recorded once"
 
 
 @pytest.mark.slow
