@@ -2410,6 +2410,23 @@ MUTANTS = (
         (f"{INCIDENTS}[a run that snoozes for ever]",),
     ),
     Mutant(
+        "a retry beyond later occurrences silences its schedule",
+        STANDING,
+        'due <= job.last_failed_at <= now else "put off"',
+        'due <= now else "put off"',
+        (
+            f"{INCIDENTS}[a run that asks for a retry in days]",
+            "tests/desk/unit/rules/test_occurrence_results.py::test_what_the_rows_of_a_schedule_show",
+        ),
+    ),
+    Mutant(
+        "a run by hand that waits beyond later occurrences stands for what was missed",
+        "cronjobs/desk/insight/run_watch.py",
+        "if run.job_id not in waiting]",
+        "]",
+        (f"{INCIDENTS}[one by hand asks for a retry in days]",),
+    ),
+    Mutant(
         "a run by hand counts from the moment that it is asked for",
         STANDING,
         'if job is None or job.status == "succeeded":\n        return True\n    return job.status in',

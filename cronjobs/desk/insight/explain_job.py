@@ -294,7 +294,7 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
     for (outcome, error_type), alike in groupby(attempts, key=lambda each: (each.outcome, each.error_type)):
         group = list(alike)
         if len(group) < 3:
-            sentences += [(each.finished_at, _attempt(each, times)) for each in group]
+            sentences += [(each.finished_at, attempt_sentence(each, times)) for each in group]
             continue
         first, last = group[0], group[-1]
         what = _OUTCOMES.get(outcome, outcome)
@@ -319,7 +319,7 @@ def _released(last: int, count: int) -> str:
     return f"{which} released before {'it' if first == last else 'they'} began."
 
 
-def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
+def attempt_sentence(attempt: AttemptFacts, times: LocalTimes) -> str:
     took = rough(attempt.finished_at - attempt.started_at)
     on, at = f" on {name(attempt.host)}" if attempt.host else "", times.clock(attempt.finished_at)
     error = one_line(attempt.error.rstrip().removesuffix("."), 300) if attempt.error else ""

@@ -182,7 +182,8 @@ def test_skipped_while_an_earlier_job_waited_for_another_try(world: World) -> No
     world.tick(utc("2026-03-02T08:02:10"))
     told = world.ask("s", "--at", "08:02")
     assert told.verdict == "skipped"
-    assert "After 1 attempt it was waiting for another try then." in told
+    assert "Attempt 1 failed at 08:01:10 on alpha, after " in told
+    assert "from the provider. After 1 attempt it was waiting for another try then." in told
     assert "Attempt 2 succeeded at 08:02:10 on alpha" in told
     assert told.facts["job"]["id"] == 1
 
