@@ -82,6 +82,10 @@ WRONG_CLOCKS = (
     "tests/desk/database/test_all_well_generated.py"
     "::test_what_a_clock_that_was_ahead_ran_early_is_a_finding_when_it_is_due"
 )
+MADE_FOR_LATER = (
+    "tests/desk/database/test_one_truth.py"
+    "::test_a_job_that_a_clock_ahead_made_for_later_is_reported_while_others_give_way_to_it"
+)
 INCIDENTS = "tests/contrib/test_incidents.py::test_an_incident_is_reported_until_it_is_over"
 NOT_RUN = "tests/desk/database/test_not_run.py"
 GIVEN_UP = "tests/desk/database/test_given_up.py"
@@ -2418,6 +2422,20 @@ MUTANTS = (
             f"{INCIDENTS}[a run that asks for a retry in days]",
             "tests/desk/unit/rules/test_occurrence_results.py::test_what_the_rows_of_a_schedule_show",
         ),
+    ),
+    Mutant(
+        "a job that a wrong clock made for later counts as within its grace",
+        "cronjobs/desk/insight/run_watch.py",
+        "row.job.scheduled_for <= now < row.job.scheduled_for + grace",
+        "now < row.job.scheduled_for + grace",
+        (MADE_FOR_LATER,),
+    ),
+    Mutant(
+        "a failure that a wrong clock dates in the future counts as the last attempt",
+        STANDING,
+        "due <= job.last_failed_at <= now else",
+        "due <= job.last_failed_at else",
+        (MADE_FOR_LATER,),
     ),
     Mutant(
         "a run by hand that waits beyond later occurrences stands for what was missed",

@@ -554,6 +554,11 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         if job.misdated is not None:
             clock = "This time is too late, because a clock was ahead when it set the time."
             ends = [f'{clock} To run the job sooner, type "{job.misdated}".', *ends]
+        elif job.scheduled_for is not None and job.scheduled_for > now:
+            # To run it now would only be early once more, so it stays where it is, unless it is in the way.
+            early = "A clock was ahead when this job was made: its occurrence is not due yet."
+            cancel = f'"cronjobs jobs cancel {job.id}" lets the schedule go on before then'
+            ends = [early, f"{cancel}; this occurrence then does not run by itself.", *ends]
         return [sentence, *ends] + ([f"When it is due, it will still wait: {why}."] if why else [])
     if not why:
         last = around.last_tick
