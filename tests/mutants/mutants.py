@@ -82,6 +82,7 @@ WRONG_CLOCKS = (
     "tests/desk/database/test_all_well_generated.py"
     "::test_what_a_clock_that_was_ahead_ran_early_is_a_finding_when_it_is_due"
 )
+EXPLAIN_CAUSES = "tests/desk/database/test_explain_causes.py"
 MADE_FOR_LATER = (
     "tests/desk/database/test_one_truth.py"
     "::test_a_job_that_a_clock_ahead_made_for_later_is_reported_while_others_give_way_to_it"
@@ -1379,6 +1380,22 @@ MUTANTS = (
         "store.try_again_now(connection, due[0].state.channel, now)",
         "pass",
         (f"{ALERT}::test_a_channel_that_works_again_gets_at_once_all_that_waits_for_another_try",),
+    ),
+    Mutant(
+        "the effect of a job that was cancelled between two tries is no finding",
+        "cronjobs/engine/store/effects.py",
+        "{cancelled} {CANCELLED_SQL} {last}",
+        "{cancelled} {CANCELLED_RUNNING_SQL} {last}",
+        (
+            f"{EXPLAIN_CAUSES}::test_however_a_job_was_cancelled_its_unknown_effect_is_a_finding_until_somebody_settles_it",
+        ),
+    ),
+    Mutant(
+        "thousands of cancels hide the effect of a job that was cancelled while it ran",
+        "cronjobs/engine/store/effects.py",
+        "{cancelled} {CANCELLED_RUNNING_SQL} {last}",
+        "{cancelled} {CANCELLED_SQL} {last}",
+        (f"{EXPLAIN_CAUSES}::test_thousands_of_later_cancels_hide_no_job_that_was_cancelled_in_its_effect",),
     ),
     Mutant(
         "the effect of a job that was cancelled while it ran is no finding",

@@ -160,7 +160,7 @@ class Watched:
 
     schedules: Sequence[StoredSchedule] = ()  # the schedules that may have a problem, ordered by name
     deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
-    # Jobs that were cancelled while they ran, with an unknown effect, the last to end first: id, finished_at and key.
+    # Cancelled jobs with an unknown effect, the last to end first: id, finished_at and key.
     cut_off: Sequence[Any] = ()
     lately: dict[int, list[OccurrenceResult]] = field(default_factory=dict)
     # Maps a schedule's id to the runs that a person triggered, in the form of ledger rows.
