@@ -267,12 +267,13 @@ def jobs_taken_back(jobs: int) -> Event:
 
 
 def ran_early(schedule: str, instants: list[datetime], job_ids: list[int]) -> Event:
-    """A wrong clock ran these occurrences early. Cron mails this once, because they will not run again."""
+    """A wrong clock ran these occurrences early. Cron mails this once, because ticks enqueue no other job for them."""
     due = ", ".join(instant.isoformat(timespec="minutes") for instant in instants[:5])
     more = f" and {len(instants) - 5} more" if len(instants) > 5 else ""
     why = (
-        f"the occurrences of {due}{more} ran too early, because a clock was ahead, and they will not run again by "
-        f'themselves. To run the schedule once more: "cronjobs trigger {quote(schedule)}"'
+        f"the occurrences of {due}{more} ran too early, because a clock was ahead. Ticks enqueue no other jobs for "
+        "them. Only a job that has not ended, such as one that failed, still runs again. To see how the first one "
+        f'ended and what to type: "cronjobs explain {quote(schedule)} --at {instants[0].isoformat(timespec="seconds")}"'
     )
     return Event("schedule.ran_early", {"schedule": schedule, "job_ids": job_ids[:5], "error": why}, ERROR)
 

@@ -268,7 +268,7 @@ EVENTS = {
         "Because a clock was wrong, the database recorded a schedule as settled up to a future time; this time was "
         "reset to now."
     ),
-    "schedule.ran_early": "Occurrences ran too early because of a wrong clock; they will not run again by themselves.",
+    "schedule.ran_early": "Occurrences ran too early because of a wrong clock; ticks enqueue no other jobs for them.",
     "schedule.broken": "A stored definition cannot be read; the schedule creates no jobs.",
     "schedules.applied": "The file's schedules were applied to the database.",
     "schedules.left": "Half of the tick's time was used and some schedules were still due; the next tick continues.",

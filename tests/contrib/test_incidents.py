@@ -52,7 +52,7 @@ from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.tick.work import Work
-from cronjobs.errors import CronjobsError, Problem, Snooze
+from cronjobs.errors import CronjobsError, Problem, RetryLater, Snooze
 from cronjobs.model import duration
 from cronjobs.testing import FakeClock
 
@@ -70,6 +70,7 @@ class World:
     host: Host = field(init=False)
     broken: bool = False  # whether t.say raises
     snoozes: bool = False  # whether it puts itself off by a day
+    asks: str = ""  # how long its RetryLater asks to wait
     code: int = 0  # exit code of the last tick
     mail: str = ""  # printed by all ticks since the last look
 
@@ -604,6 +605,31 @@ def snoozes_for_ever(world: World) -> None:
     world.snoozes = False
 
 
+def asks_for_days(world: World) -> None:
+    """The later runs give way to a job whose handler asked for a retry in four days."""
+    world.asks = "4d"
+    for _ in range(3):
+        the_next_noon(world)
+    world.asks = ""
+
+
+def asks_by_hand(world: World) -> None:
+    """Runs are missed, somebody triggers one, and the later runs give way to that one."""
+    an_outage(world)
+    world.asks = "4d"
+    world.trigger("nightly")
+    world.asks = ""
+    assert world.found() == []
+    for _ in range(2):
+        the_next_noon(world)
+    world.later("2h")
+
+
+def asks_no_more(world: World) -> None:
+    for _ in range(4):
+        the_next_noon(world)
+
+
 def the_next_noon(world: World) -> None:
     now = world.clock.now()
     world.clock.set(now.replace(hour=11, minute=59) + (DAY if now.hour >= 12 else timedelta(0)))
@@ -881,6 +907,8 @@ INCIDENTS = [
     Incident("the clock of one host is wrong", clock_of_one_host, "clock", lambda w: w.later("30h")),
     Incident("a bad entry in another host's file", bad_entry_on_another_host, "config", lambda w: w.later("30h")),
     Incident("a run that snoozes for ever", snoozes_for_ever, "not_run", snoozes_no_more),
+    Incident("a run that asks for a retry in days", asks_for_days, "not_run", asks_no_more),
+    Incident("one by hand asks for a retry in days", asks_by_hand, "missed not_run", asks_no_more),
     Incident("one by hand snoozes, too", one_by_hand_snoozes_too, "not_run", one_by_hand_succeeds),
     Incident("a run that found its queue full", crowded_out, "not_run", the_next_noon),
     Incident("a run that waits for a limit", behind_a_limit, "not_run", limit_free),
@@ -916,6 +944,8 @@ def make_world(
             raise RuntimeError("no luck")
         if worlds[0].snoozes:
             raise Snooze("26h")
+        if worlds[0].asks:
+            raise RetryLater("bank closed", after=worlds[0].asks)
 
     def make(database: Database) -> World:
         world = World(database, clock, tmp_path)

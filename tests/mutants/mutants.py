@@ -82,6 +82,11 @@ WRONG_CLOCKS = (
     "tests/desk/database/test_all_well_generated.py"
     "::test_what_a_clock_that_was_ahead_ran_early_is_a_finding_when_it_is_due"
 )
+EXPLAIN_CAUSES = "tests/desk/database/test_explain_causes.py"
+MADE_FOR_LATER = (
+    "tests/desk/database/test_one_truth.py"
+    "::test_a_job_that_a_clock_ahead_made_for_later_is_reported_while_others_give_way_to_it"
+)
 INCIDENTS = "tests/contrib/test_incidents.py::test_an_incident_is_reported_until_it_is_over"
 NOT_RUN = "tests/desk/database/test_not_run.py"
 GIVEN_UP = "tests/desk/database/test_given_up.py"
@@ -1377,6 +1382,22 @@ MUTANTS = (
         (f"{ALERT}::test_a_channel_that_works_again_gets_at_once_all_that_waits_for_another_try",),
     ),
     Mutant(
+        "the effect of a job that was cancelled between two tries is no finding",
+        "cronjobs/engine/store/effects.py",
+        "{cancelled} {CANCELLED_SQL} {last}",
+        "{cancelled} {CANCELLED_RUNNING_SQL} {last}",
+        (
+            f"{EXPLAIN_CAUSES}::test_however_a_job_was_cancelled_its_unknown_effect_is_a_finding_until_somebody_settles_it",
+        ),
+    ),
+    Mutant(
+        "thousands of cancels hide the effect of a job that was cancelled while it ran",
+        "cronjobs/engine/store/effects.py",
+        "{cancelled} {CANCELLED_RUNNING_SQL} {last}",
+        "{cancelled} {CANCELLED_SQL} {last}",
+        (f"{EXPLAIN_CAUSES}::test_thousands_of_later_cancels_hide_no_job_that_was_cancelled_in_its_effect",),
+    ),
+    Mutant(
         "the effect of a job that was cancelled while it ran is no finding",
         "cronjobs/desk/insight/findings_of_work.py",
         "    yield from _cut_off(health)\n",
@@ -2436,6 +2457,37 @@ MUTANTS = (
         'on_lost="dead", made_by_hand=True',
         "made_by_hand=True",
         ("tests/desk/process/test_cli_run.py::test_killed_by_hand_it_is_dead_and_no_tick_runs_it_again",),
+    ),
+    Mutant(
+        "a retry beyond later occurrences silences its schedule",
+        STANDING,
+        'due <= job.last_failed_at <= now else "put off"',
+        'due <= now else "put off"',
+        (
+            f"{INCIDENTS}[a run that asks for a retry in days]",
+            "tests/desk/unit/rules/test_occurrence_results.py::test_what_the_rows_of_a_schedule_show",
+        ),
+    ),
+    Mutant(
+        "a job that a wrong clock made for later counts as within its grace",
+        "cronjobs/desk/insight/run_watch.py",
+        "row.job.scheduled_for <= now < row.job.scheduled_for + grace",
+        "now < row.job.scheduled_for + grace",
+        (MADE_FOR_LATER,),
+    ),
+    Mutant(
+        "a failure that a wrong clock dates in the future counts as the last attempt",
+        STANDING,
+        "due <= job.last_failed_at <= now else",
+        "due <= job.last_failed_at else",
+        (MADE_FOR_LATER,),
+    ),
+    Mutant(
+        "a run by hand that waits beyond later occurrences stands for what was missed",
+        "cronjobs/desk/insight/run_watch.py",
+        "if run.job_id not in waiting]",
+        "]",
+        (f"{INCIDENTS}[one by hand asks for a retry in days]",),
     ),
     Mutant(
         "a run by hand counts from the moment that it is asked for",

@@ -67,6 +67,7 @@ class ChangeResult:
     sentences: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     types: set[str] = field(default_factory=set)  # the job types of retried jobs
+    unknown: int = 0  # how many of the changed jobs have an unknown effect
     # The jobs to try again, since another transaction has locked their rows.
     again: list[int] = field(default_factory=list)
     stopped_early: bool = False
@@ -117,7 +118,7 @@ def _plainly(write: Callable[..., Changed], done: str) -> Callable[[Operation, S
         operation.result.changed += len(changed.done | changed.asked)
         operation.result.asked += len(changed.asked)
         operation.report(changed.done, done)
-        if operation.verb in (RETRY, CANCEL, DISMISS) and operation.named:
+        if operation.verb in (RETRY, CANCEL, DISMISS):
             _report_unknown_effects(operation, changed.done, done)
         if changed.asked:
             _report_asked(operation, changed.asked)
@@ -135,6 +136,7 @@ def _report_unknown_effects(operation: Operation, changed: Collection[int], done
     before = "Find out before the next tick" if operation.verb is RETRY else "Find out"
     with operation.database.read() as connection:
         unknown = effects.unknown_of(connection, changed)
+    operation.result.unknown += len(unknown)
     for job_id, key in unknown.items():
         settle = one_line(f"cronjobs effects settle {shlex.quote(key)}", 300)
         operation.report(
@@ -347,6 +349,9 @@ def _print(operation: Operation, chosen: Sequence[int], as_json: bool) -> None:
                 complain(f"job {job_id} {result.refused[job_id]}")
     elif chosen:
         echo(_done_so_far(operation, len(chosen)))
+        if result.unknown:
+            unknown = f"for {result.unknown:,} of them, nobody knows whether an effect happened"
+            complain(f'{unknown}: find out, and settle the effects that "cronjobs effects list --state unknown" shows')
         for line in _alike(result.refused)[:SHOWN]:
             complain(line)
     else:

@@ -300,7 +300,7 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
     for (outcome, error_type), alike in groupby(attempts, key=lambda each: (each.outcome, each.error_type)):
         group = list(alike)
         if len(group) < 3:
-            sentences += [(each.finished_at, _attempt(each, times)) for each in group]
+            sentences += [(each.finished_at, attempt_sentence(each, times)) for each in group]
             continue
         first, last = group[0], group[-1]
         what = _OUTCOMES.get(outcome, outcome)
@@ -325,7 +325,7 @@ def _released(last: int, count: int) -> str:
     return f"{which} released before {'it' if first == last else 'they'} began."
 
 
-def _attempt(attempt: AttemptFacts, times: LocalTimes) -> str:
+def attempt_sentence(attempt: AttemptFacts, times: LocalTimes) -> str:
     took = rough(attempt.finished_at - attempt.started_at)
     on, at = f" on {name(attempt.host)}" if attempt.host else "", times.clock(attempt.finished_at)
     error = one_line(attempt.error.rstrip().removesuffix("."), 300) if attempt.error else ""
@@ -568,6 +568,11 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         if job.misdated is not None:
             clock = "This time is too late, because a clock was ahead when it set the time."
             ends = [f'{clock} To run the job sooner, type "{job.misdated}".', *ends]
+        elif job.scheduled_for is not None and job.scheduled_for > now:
+            # To run it now would only be early once more, so it stays where it is, unless it is in the way.
+            early = "A clock was ahead when this job was made: its occurrence is not due yet."
+            cancel = f'"cronjobs jobs cancel {job.id}" lets the schedule go on before then'
+            ends = [early, f"{cancel}; this occurrence then does not run by itself.", *ends]
         return [sentence, *ends] + ([f"When it is due, it will still wait: {why}."] if why else [])
     if not why:
         last = around.last_tick

@@ -25,7 +25,7 @@ from cronjobs.desk.insight.explain_facts import (
     TickFacts,
     plain,
 )
-from cronjobs.desk.insight.explain_job import brief_job, job_sentences, row_gone
+from cronjobs.desk.insight.explain_job import attempt_sentence, brief_job, job_sentences, row_gone
 from cronjobs.desk.insight.explain_phrases import (
     between,
     capital,
@@ -370,7 +370,7 @@ def _skipped(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> lis
     if job is None:
         return [*sentences, f"The row of job {row.job_id} is gone, so nothing records what the job was doing then."]
     since = job_sentences(job, times, facts.around, after=row.decided_at)
-    return [*sentences, _doing_then(job, row.decided_at, times), *since]
+    return [*sentences, *_doing_then(job, row.decided_at, times, facts.around.now), *since]
 
 
 def _backfill(facts: OccurrenceFacts) -> list[str]:
@@ -383,20 +383,24 @@ def _it_was(facts: OccurrenceFacts) -> str:
     return "it was" if facts.count == 1 else "they were"
 
 
-def _doing_then(job: JobFacts, moment: datetime, times: LocalTimes) -> str:
+def _doing_then(job: JobFacts, moment: datetime, times: LocalTimes, now: datetime) -> list[str]:
+    """Say what the job was doing at *moment*. If it waited after an attempt, say how that attempt ended, too."""
+    if job.attempts and job.attempts[-1].started_at > now:
+        return ["What it was doing then is not known, because a clock was ahead when it ran."]
     for attempt in job.attempts:
         if attempt.started_at <= moment < attempt.finished_at:
             begun = f"begun at {times.clock(attempt.started_at)} on {name(attempt.host)}"
-            return f"Its attempt {attempt.number} was running then, {begun}."
+            return [f"Its attempt {attempt.number} was running then, {begun}."]
     if job.status == "running" and job.started_at is not None and job.started_at <= moment:
-        return f"Its attempt {job.attempt} had begun at {times.clock(job.started_at)}, and no end is recorded."
+        return [f"Its attempt {job.attempt} had begun at {times.clock(job.started_at)}, and no end is recorded."]
     tried = [attempt for attempt in job.attempts if attempt.finished_at <= moment]
     if not tried:
-        return "It was waiting for its first try then."
+        return ["It was waiting for its first try then."]
     if tried[-1].outcome == "snoozed":
-        return f"Its attempt {tried[-1].number} had snoozed the job, and the job was still waiting then."
+        return [f"Its attempt {tried[-1].number} had snoozed the job, and the job was still waiting then."]
     turn = "another try" if tried[-1].outcome in ("failed", "timed_out") else "another turn"
-    return f"After {counted(len(tried), 'attempt')} it was waiting for {turn} then."
+    waited = f"After {counted(len(tried), 'attempt')} it was waiting for {turn} then."
+    return [attempt_sentence(tried[-1], times), waited]
 
 
 def _missed(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> list[str]:

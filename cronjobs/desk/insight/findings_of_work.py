@@ -321,7 +321,7 @@ def _cut_off(health: Health) -> Iterator[Finding]:
     last = found[0]
     effect = f"whether the effect {one_line(last.key, 200)} of job {last.id} happened"
     more = f", and the same is true of {counted(len(found) - 1, 'more job')}" if len(found) > 1 else ""
-    text = f"nobody knows {effect}, because the job was cancelled while it ran{more}; find out, and settle the effect"
+    text = f"nobody knows {effect}, and the job was cancelled{more}; find out, and settle the effect"
     yield Finding(
         "effect",
         text,

@@ -81,15 +81,24 @@ def not_run(
             judged = standing(lately[each.id], head, now, grace)
         if all(entry.why in SAID_ELSEWHERE for entry in judged.not_run):
             continue
-        judged = standing(lately[each.id], head, now, grace, covered_by(by_hand(each.name), now, grace))
+        covered = covered_by(_making_up(by_hand(each.name), judged.not_run), now, grace)
+        judged = standing(lately[each.id], head, now, grace, covered)
         if entries := tuple(entry for entry in judged.not_run if entry.why not in SAID_ELSEWHERE):
             found[each.name] = entries
     return found
 
 
-def covered_by_hand(stored: StoredSchedule, runs: Sequence[ByHand], now: datetime) -> datetime | None:
+def covered_by_hand(
+    stored: StoredSchedule, runs: Sequence[ByHand], not_run: Sequence[UnrunOccurrences], now: datetime
+) -> datetime | None:
     """Return the time up to which a run triggered by hand makes up for occurrences, or None without such a run."""
-    return covered_by(runs, now, _of(stored, {})[1])
+    return covered_by(_making_up(runs, not_run), now, _of(stored, {})[1])
+
+
+def _making_up(runs: Sequence[ByHand], not_run: Sequence[UnrunOccurrences]) -> list[ByHand]:
+    """Leave out the triggered runs whose jobs wait beyond later occurrences, as the entries of *not_run* report."""
+    waiting = {each.job.id for each in not_run if each.job is not None and each.why == "put off"}
+    return [run for run in runs if run.job_id not in waiting]
 
 
 def as_ledger_row(schedule_id: int, run: ByHand) -> OccurrenceResult | None:
@@ -152,6 +161,7 @@ def _is_well(row: OccurrenceResult, head: JobNow | None, now: datetime, grace: t
         return False
     if row.job is None:
         return True
-    if row.job.scheduled_for is not None and row.job.scheduled_for + grace > now:
+    # A job of an occurrence that is not due yet was made by a wrong clock.
+    if row.job.scheduled_for is not None and row.job.scheduled_for <= now < row.job.scheduled_for + grace:
         return True  # the job is still within its grace
-    return why_not_run(waited_for(row.job, head), now, grace) is None
+    return why_not_run(waited_for(row.job, head), row.first_for, now, grace) is None

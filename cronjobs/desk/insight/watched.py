@@ -160,7 +160,7 @@ class Watched:
 
     schedules: Sequence[StoredSchedule] = ()  # the schedules that may have a problem, ordered by name
     deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
-    # Jobs that were cancelled while they ran, with an unknown effect, the last to end first: id, finished_at and key.
+    # Cancelled jobs with an unknown effect, the last to end first: id, finished_at and key.
     cut_off: Sequence[Any] = ()
     lately: dict[int, list[OccurrenceResult]] = field(default_factory=dict)
     # Maps a schedule's id to the runs that a person triggered, in the form of ledger rows.
@@ -255,7 +255,9 @@ def watch(
         lately=lately,
         by_trigger=by_trigger,
         covered={
-            each.name: at for each in missing if (at := covered_by_hand(each, triggered(each.name), now)) is not None
+            each.name: at
+            for each in missing
+            if (at := covered_by_hand(each, triggered(each.name), no_run.get(each.name, ()), now)) is not None
         },
         awaited={
             each.name: run
@@ -364,7 +366,9 @@ _BECAME: Final = {"queued": "waits", "failed": "waits for another try", "running
 
 
 def was_put_off(job: JobNow, now: datetime) -> str:
-    return f"was put off, and is due in {rough(job.run_at - now)}"
+    due = f"is due in {rough(job.run_at - now)}"
+    ahead = ", by a clock that was ahead" if job.started_at is not None and job.started_at > now else ""
+    return f"failed, and its next try {due}{ahead}" if job.status == "failed" else f"was put off, and {due}{ahead}"
 
 
 def _cause(job: JobNow, pauses: Sequence[Mapping[str, Any]], now: datetime, timezone: str) -> str:
@@ -373,7 +377,7 @@ def _cause(job: JobNow, pauses: Sequence[Mapping[str, Any]], now: datetime, time
         since = in_full(job.started_at, timezone)
         said = f"job {job.id} has been running since {since} ({rough(now - job.started_at)})"
         return said if job.locked_until is None or job.locked_until > now else f"{said}, but its lease ran out"
-    put_off = job.status == "queued" and job.run_at > now
+    put_off = job.waiting and job.run_at > now
     became = f"job {job.id} {was_put_off(job, now) if put_off else _BECAME.get(job.status, f'is {job.status}')}"
     scopes = (("all", ""), ("queue", job.queue))
     pause = next((each for each in pauses if (each["scope"], each["name"]) in scopes), None)

@@ -3,8 +3,9 @@
 ``status`` reports that all is well only if every active schedule had its runs. The rules judge only occurrences that
 are older than the grace and newer than the last successful run. An occurrence that a pause holds back has no ledger row
 and is not judged. Each of the others must meet one of three conditions: its job is running within its timeout or
-waiting for a retry; the occurrence gave way to such a run or was coalesced into one; or a person has dealt with it. A
-run that a wrong clock made before its occurrence was due does not count.
+waiting for a retry after an attempt since the occurrence was due; the occurrence gave way to such a run or was
+coalesced into one; or a person has dealt with it. A run that a wrong clock made before its occurrence was due does not
+count.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class JobNow:
     attempts: int = 0
     finished_at: datetime | None = None
     locked_by: str | None = None
+    last_failed_at: datetime | None = None
 
     @property
     def waiting(self) -> bool:
@@ -183,7 +185,7 @@ def _why(
     if row.job is None:
         return None, None
     job = waited_for(row.job, head)
-    why = why_not_run(job, now, grace)
+    why = why_not_run(job, row.first_for, now, grace)
     return (None, None) if why is None else (why, job)
 
 
@@ -197,21 +199,26 @@ def covered_by(triggered: Sequence[ByHand], now: datetime, grace: timedelta) -> 
 
     A triggered run makes up for them only if its job has succeeded, is running, or waits for a retry.
     """
-    return max((each.at for each in triggered if _stands(each.job, now, grace)), default=None)
+    return max((each.at for each in triggered if _stands(each, now, grace)), default=None)
 
 
-def _stands(job: JobNow | None, now: datetime, grace: timedelta) -> bool:
-    """Return whether the *job* succeeded (or was pruned), runs within its time, or waits for a retry."""
+def _stands(run: ByHand, now: datetime, grace: timedelta) -> bool:
+    """Return whether the run's job succeeded (or was pruned), runs within its time, or waits for a retry."""
+    job = run.job
     if job is None or job.status == "succeeded":
         return True
-    return job.status in ("running", "failed") and why_not_run(job, now, grace) is None
+    return job.status in ("running", "failed") and why_not_run(job, run.at, now, grace) is None
 
 
-def why_not_run(job: JobNow, now: datetime, grace: timedelta) -> Why | None:
-    """Return why a job that was due a *grace* ago did not run, or None if it ran, or may still run in time."""
+def why_not_run(job: JobNow, due: datetime, now: datetime, grace: timedelta) -> Why | None:
+    """Return why the occurrence *due*, a *grace* or more ago, has no run by *job*. None: it has, or may in time."""
     match job.status:
         case "running":
             return _why_no_longer_run(job, now)
+        case "failed" if job.run_at > now:
+            # The retry policy waits until the next occurrence at most. So if *due* came after the last attempt, the
+            # handler, a person or a wrong clock chose this wait.
+            return None if job.last_failed_at is not None and due <= job.last_failed_at <= now else "put off"
         case "failed":
             return None if job.run_at + grace > now else "overdue"
         case "queued":

@@ -171,7 +171,7 @@ def jobs_now(connection: Connection, ids: Collection[int]) -> dict[int, JobNow]:
         SELECT j.id, j.status, substr(j.job_type, 1, :longest) AS job_type, substr(j.queue, 1, :longest) AS queue,
           j.run_at, j.scheduled_for, j.failures, j.losses,
           CASE WHEN j.dismissed_at >= j.finished_at THEN 1 ELSE 0 END AS dismissed, j.started_at, j.locked_until,
-          j.attempts, j.finished_at, j.locked_by, j.timeout_s,
+          j.attempts, j.finished_at, j.locked_by, j.last_failed_at, j.timeout_s,
           CASE WHEN j.status = 'running' THEN {RUNNER_S} END AS runner_s
         FROM {JOBS} j WHERE j.id {AMONG_IDS}""",
         ids=sorted(ids),
@@ -181,13 +181,14 @@ def jobs_now(connection: Connection, ids: Collection[int]) -> dict[int, JobNow]:
 
 
 def _job_now(row: Any) -> JobNow:
-    *facts, dismissed, started_at, locked_until, attempts, finished_at, locked_by, timeout_s, runner_s = row
+    *facts, dismissed, started_at, locked_until, attempts, finished_at, locked_by, failed_at, timeout_s, runner_s = row
     limit = seconds(timeout_s if timeout_s is not None else runner_s)
     try:
         most = None if limit is None else timedelta(seconds=limit)
     except OverflowError:  # plain SQL may have written such a number
         most = None
-    job: JobNow = _job(*facts, bool(dismissed), started_at, locked_until, most, attempts, finished_at, locked_by)
+    ended = (finished_at, locked_by, failed_at)
+    job: JobNow = _job(*facts, bool(dismissed), started_at, locked_until, most, attempts, *ended)
     return job
 
 

@@ -39,8 +39,9 @@ UNSETTLED_DEAD_SQL: Final = (
     "status = 'dead' AND finished_at IS NOT NULL AND (dismissed_at IS NULL OR dismissed_at < finished_at)"
 )
 
+CANCELLED_SQL: Final = "status = 'cancelled' AND finished_at IS NOT NULL"
 # True for a job that was cancelled while it ran.
-CANCELLED_RUNNING_SQL: Final = "status = 'cancelled' AND finished_at IS NOT NULL AND cancel_requested_at IS NOT NULL"
+CANCELLED_RUNNING_SQL: Final = f"{CANCELLED_SQL} AND cancel_requested_at IS NOT NULL"
 
 # The longest names and keys, in bytes. An entry of a PostgreSQL index has room for about 2,700 bytes. Without a limit,
 # a row with a longer name could be inserted, because no partial index contains the row yet. Later, each claim of the

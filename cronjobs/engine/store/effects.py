@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
-from cronjobs.engine.database.tables import CANCELLED_RUNNING_SQL
+from cronjobs.engine.database.tables import CANCELLED_RUNNING_SQL, CANCELLED_SQL
 from cronjobs.engine.probe.sql_text import EFFECTS, JOB_RUNS, JOBS, NOW, either
 from cronjobs.engine.rules.lease import Lease
 from cronjobs.engine.rules.payload import BadJson
@@ -218,16 +218,20 @@ def performed_by(connection: Connection, job_ids: Collection[int]) -> dict[int, 
 
 
 def cut_off(connection: Connection, most: int) -> Sequence[Row[Any]]:
-    """Return the jobs with an unknown effect that were cancelled while they ran, the last to end first.
+    """Return the cancelled jobs with an unknown effect, the last to end first.
 
-    Only the last *most* jobs that were cancelled while they ran are read. Each row has id, finished_at and the key of
-    one such effect. Steps are left out, because they matter only to a job that goes on.
+    Only the last *most* cancelled jobs are read, and the last *most* that were cancelled while they ran. Each row has
+    id, finished_at and the key of one such effect. Steps are left out, because they matter only to a job that goes on.
     """
+    # There is an index only of the jobs that were cancelled while they ran. Someone may cancel thousands of waiting
+    # jobs, so read these jobs apart.
+    cancelled, last = f"SELECT j.id, j.finished_at FROM {JOBS} j WHERE", "ORDER BY j.finished_at DESC LIMIT :most"
     return run(
         connection,
         f"""SELECT c.id, c.finished_at, min(e.key) AS key FROM (
-             SELECT j.id, j.finished_at FROM {JOBS} j WHERE {CANCELLED_RUNNING_SQL}
-             ORDER BY j.finished_at DESC LIMIT :most) c JOIN {EFFECTS} e ON e.job_id = c.id
+             SELECT id, finished_at FROM ({cancelled} {CANCELLED_RUNNING_SQL} {last}) AS ran
+             UNION SELECT id, finished_at FROM ({cancelled} {CANCELLED_SQL} {last}) AS any_time) c
+           JOIN {EFFECTS} e ON e.job_id = c.id
            WHERE e.state IN ('begun', 'stopped')
              AND e.key NOT LIKE CAST(:steps AS text)
            GROUP BY c.id, c.finished_at ORDER BY c.finished_at DESC, c.id DESC""",

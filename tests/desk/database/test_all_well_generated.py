@@ -166,6 +166,7 @@ class Week:
             "fails": Failed("no", "ValueError"),
             "dies": Failed("no", "ValueError", permanent=True),
             "snoozes": Snoozed(self.now + self.dice.choice([HOUR, DAY])),
+            "asks": Failed("no", "RetryLater", retry_after=self.dice.choice([HOUR, DAY, 3 * DAY])),
         }
         if mood in ends:
             with self.yard.database.write() as connection:
@@ -198,7 +199,7 @@ class Week:
 
     def clock_is_ahead(self) -> None:
         """For a tick or two, and no attempt outlasts that; the next tick finds it set right."""
-        moods, self.moods = self.moods, dict.fromkeys(self.moods, self.dice.choice(["good", "good", "fails"]))
+        moods, self.moods = self.moods, dict.fromkeys(self.moods, self.dice.choice(["good", "good", "fails", "asks"]))
         self.ahead = self.dice.choice([HOUR, 7 * HOUR, DAY, 3 * DAY])
         self.yard.clock.advance(self.ahead)
         for _ in range(self.dice.choice([1, 2])):
@@ -227,7 +228,8 @@ class Week:
         name = self.dice.choice(list(self.moods))
         match self.dice.randrange(15):
             case 0 | 1 | 2:
-                self.moods[name] = self.dice.choice(["fails", "dies", "snoozes", "snoozes", "long", "longer", "lost"])
+                moods = ["fails", "dies", "snoozes", "snoozes", "asks", "long", "longer", "lost"]
+                self.moods[name] = self.dice.choice(moods)
             case 3 | 4 | 5 | 6:
                 self.moods[name] = "good"
             case 7:
@@ -317,7 +319,7 @@ class Rows:
         rows = [row for row in self.ledger if row.schedule_id == schedule.id]
         well = [row.last_for for row in rows if self.succeeded(row)]
         triggered = [row for row in self.audit if (row.action, row.subject) == ("trigger", schedule.name)]
-        by_hand = [row.at for row in triggered if self.came_of(self.jobs.get(row.detail["job_id"]), given, grace)]
+        by_hand = [row.at for row in triggered if self.came_of(row, rows, given, grace)]
         after = max([*well, *by_hand], default=START - DAY)
         for row in rows:
             if row.last_for > after and row.first_for + grace <= self.now and not self.is_well(row, given, grace):
@@ -356,11 +358,22 @@ class Rows:
         ran_at = self.ran_at.get(row.job_id)
         return row.outcome == "enqueued" and ran_at is not None and ran_at + SLACK < row.last_for
 
-    def came_of(self, job: Any, given: ScheduleSettings, grace: timedelta) -> bool:
-        """Whether something came of what a person triggered, or may still."""
+    def came_of(self, asked: Any, rows: list[Any], given: ScheduleSettings, grace: timedelta) -> bool:
+        """Whether something came of what a person triggered, or may still before it holds up a later occurrence."""
+        job = self.jobs.get(asked.detail["job_id"])
         if job is None or job.status == "succeeded":
             return True
-        return job.status in ("running", "failed") and self.job_is_well(job, given, grace)
+        due = [row.first_for for row in rows if row.first_for + grace <= self.now and self.holds_up(job, row, given)]
+        return job.status in ("running", "failed") and self.job_is_well(job, given, grace, max([asked.at, *due]))
+
+    def holds_up(self, job: Any, row: Any, given: ScheduleSettings) -> bool:
+        its = self.jobs.get(row.job_id)
+        behind = its is not None and its.status == "queued" and given.overlap != "allow"
+        return job.finished_at is None and (row.job_id == job.id or (behind and self.head(given).id == job.id))
+
+    def head(self, given: ScheduleSettings) -> Any:
+        mine = [each for each in self.jobs.values() if each.schedule == given.name and each.finished_at is None]
+        return min(mine, key=lambda each: (each.status != "running", each.id))
 
     def is_well(self, row: Any, given: ScheduleSettings, grace: timedelta) -> bool:
         if row.outcome == "missed":
@@ -370,9 +383,9 @@ class Rows:
         job = self.jobs.get(row.job_id)
         if (job is None or job.status == "succeeded") and self.early(row):
             return False
-        return job is None or self.job_is_well(job, given, grace)
+        return job is None or self.job_is_well(job, given, grace, row.first_for)
 
-    def job_is_well(self, job: Any, given: ScheduleSettings, grace: timedelta) -> bool:
+    def job_is_well(self, job: Any, given: ScheduleSettings, grace: timedelta, due: datetime) -> bool:
         match job.status:
             case "succeeded" | "cancelled":
                 return True
@@ -380,11 +393,12 @@ class Rows:
                 return bool(job.dismissed_at and job.dismissed_at >= job.finished_at)
             case "running":
                 return bool(job.locked_until > self.now and job.started_at + LIMIT + SLACK > self.now)
+            case "failed" if job.run_at > self.now:  # a retry does not wait beyond an occurrence that comes due
+                return bool(due <= job.last_failed_at <= self.now)
             case "failed":
                 return bool(job.run_at + grace > self.now)
-        mine = [each for each in self.jobs.values() if each.schedule == given.name and each.finished_at is None]
-        first = min(mine, key=lambda each: (each.status != "running", each.id))
-        return given.overlap != "allow" and first.id != job.id and self.job_is_well(first, given, grace)
+        first = self.head(given)
+        return given.overlap != "allow" and first.id != job.id and self.job_is_well(first, given, grace, due)
 
     def dropped(self) -> bool:
         """Whether something was dropped that nobody has acknowledged."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -182,7 +183,8 @@ def test_skipped_while_an_earlier_job_waited_for_another_try(world: World) -> No
     world.tick(utc("2026-03-02T08:02:10"))
     told = world.ask("s", "--at", "08:02")
     assert told.verdict == "skipped"
-    assert "After 1 attempt it was waiting for another try then." in told
+    assert "Attempt 1 failed at 08:01:10 on alpha, after " in told
+    assert "from the provider. After 1 attempt it was waiting for another try then." in told
     assert "Attempt 2 succeeded at 08:02:10 on alpha" in told
     assert told.facts["job"]["id"] == 1
 
@@ -532,6 +534,21 @@ def test_what_a_wrong_clock_ran_before_its_time_is_told_by_explain_and_by_one_ma
     assert [event.name for event in errors] == ["schedule.ran_early"]
     assert world.ask("nightly", "--at", "2026-03-05T02:15").verdict == "enqueued"
     assert world.ask("nightly", "--at", "2026-03-07T02:15").verdict == "enqueued"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_mail_about_an_early_run_asks_for_no_second_one_while_the_first_has_a_try_left(
+    world: World, fails: bool
+) -> None:
+    world.file(nightly='cron: "15 2 * * *"')
+    world.tick(utc("2026-03-03T12:00:00"))
+    world.plan = [fail()] if fails else []
+    world.tick(utc("2026-03-06T02:15:10"))
+    world.tick(utc("2026-03-03T12:05:00"))
+    [mailed] = [str(event.facts["error"]) for event in world.hosts["alpha"].events if event.name.endswith("ran_early")]
+    assert "trigger" not in mailed
+    [command] = re.findall('"cronjobs explain (.*?)"', mailed)
+    assert ('run "cronjobs trigger nightly"' in world.ask(*command.split())) == (not fails)
 
 
 def test_the_grace_of_a_schedule_is_named_until_a_run_succeeds_within_it(world: World) -> None:

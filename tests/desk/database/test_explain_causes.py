@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, insert, select, update
-from support.explained import MINUTELY, World, a_night, an_outage, brake, fail, no_room, utc
+from support.explained import MINUTE, MINUTELY, World, a_night, an_outage, brake, fail, no_room, utc
 from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 from support.hosts import put
 
-from cronjobs import GiveUp, RetryPolicy
+from cronjobs import GiveUp, RetryPolicy, cancel
 from cronjobs.desk.rules.schedule_names import names_of
-from cronjobs.desk.store.status_facts import TRIGGERS_READ, triggered
+from cronjobs.desk.store.status_facts import DEATHS_NAMED, TRIGGERS_READ, triggered
 from cronjobs.engine.database import tables
 from cronjobs.engine.execution.foreground_claim import begin_existing, begin_new
 from cronjobs.engine.jobs import job_types, registry
@@ -451,6 +451,43 @@ def test_a_cancelled_job_names_its_unknown_effect(world: World) -> None:
     assert 'if you find out, record the answer first: "cronjobs effects settle pay:7 done"' in told[-2]
     assert world.cronjobs("effects", "settle", "pay:7", "not-done").code == 0
     assert "find out" not in " ".join(world.ask("1").steady)
+
+
+@pytest.mark.parametrize("how", ["1", "--type t.work --yes", "--all --yes", "by the app", "at a terminal, in SQL"])
+def test_however_a_job_was_cancelled_its_unknown_effect_is_a_finding_until_somebody_settles_it(
+    world: World, how: str
+) -> None:
+    fails_in_an_effect(world)
+    if how == "by the app":
+        with world.database.write() as connection:
+            assert cancel(connection, id=1) == Status.CANCELLED
+    elif how == "at a terminal, in SQL":
+        with world.database.write() as connection:
+            gone = {"status": "cancelled", "finished_at": world.clock.now()}
+            connection.execute(update(tables.jobs).values(gone))
+    else:
+        told = world.cronjobs("jobs", "cancel", *how.split())
+        assert (told.code, "obody knows whether" in told.out + told.err) == (0, True)
+    with world.database.write() as connection:  # later cancels of jobs without effects, which is no matter
+        ended = {"job_type": "t.work", "status": "cancelled", "finished_at": world.clock.now() + MINUTE}
+        connection.execute(insert(tables.jobs), [ended] * 20)
+    [found] = [each for each in world.cronjobs("status", "--json").json["findings"] if each["kind"] == "effect"]
+    assert found["text"].startswith(
+        "nobody knows whether the effect pay:7 of job 1 happened, and the job was cancelled"
+    )
+    assert world.cronjobs("effects", "settle", "pay:7", "done").code == 0
+    assert "effect" not in [each["kind"] for each in world.cronjobs("status", "--json").json["findings"]]
+
+
+def test_thousands_of_later_cancels_hide_no_job_that_was_cancelled_in_its_effect(world: World) -> None:
+    fails_in_an_effect(world)
+    now = world.clock.now()
+    with world.database.write() as connection:
+        gone = {"status": "cancelled", "finished_at": now, "cancel_requested_at": now}
+        connection.execute(update(tables.jobs).values(gone))
+        later = {"job_type": "t.work", "status": "cancelled", "finished_at": now + MINUTE}
+        connection.execute(insert(tables.jobs), [later] * (DEATHS_NAMED + 1))
+    assert [each["kind"] for each in world.cronjobs("status", "--json").json["findings"]] == ["effect"]
 
 
 @pytest.mark.parametrize(("repeats", "most"), [(0, None), (1, "twice"), (3, "up to 4 times")])

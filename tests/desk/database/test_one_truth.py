@@ -202,6 +202,34 @@ def test_what_stands_for_others_says_that_it_died_and_status_that_this_was_dismi
     assert "stands for them: dead" in world.say("bill", "--from", "02:00", "--to", "04:03").out
 
 
+@pytest.mark.parametrize("every", ["1h", "2m"])
+@pytest.mark.parametrize("end", ["fails", "snoozes"])
+def test_a_job_that_a_clock_ahead_made_for_later_is_reported_while_others_give_way_to_it(
+    world: World, every: str, end: str
+) -> None:
+    def snooze() -> None:
+        raise Snooze("2h")
+
+    true, ahead = utc("2026-03-03T02:01:00"), utc("2026-04-12T05:00:30")
+    world.file(s=f"every: {every}")
+    world.tick(true)
+    world.plan = [fail() if end == "fails" else snooze]
+    world.tick(ahead)
+    [job_id] = [job["id"] for job in world.cronjobs("jobs", "list", "--json").json if job["finished_at"] is None]
+    for minutes in range(1, 122, 2):
+        world.tick(true + minutes * MINUTE)
+    [found] = [each for each in world.cronjobs("status", "--json").json["findings"] if each["kind"] == "not_run"]
+    assert found["text"].startswith("s has not succeeded since it was due: ")
+    assert found["text"].endswith(", by a clock that was ahead")
+    for told in (world.ask("s"), world.ask(str(job_id))):
+        assert "A clock was ahead when this job was made: its occurrence is not due yet." in told
+        assert f'"cronjobs jobs cancel {job_id}" lets the schedule go on before then' in told
+    assert "What it was doing then is not known, because a clock was ahead when it ran." in world.ask("s")
+    assert world.cronjobs("jobs", "cancel", str(job_id)).code == 0
+    world.tick(true + 3 * HOUR)
+    assert [each["kind"] for each in world.cronjobs("status", "--json").json["findings"]] == []
+
+
 def test_jobs_that_are_due_too_late_because_a_clock_was_ahead_are_a_finding(world: World) -> None:
     def snooze() -> None:
         raise Snooze("2h")

@@ -118,6 +118,8 @@ class World:
             "losses": dice.choice([0, 0, 0, 2]),
             "created_at": self.ago(100),
         }
+        if state == "failed":
+            values |= {"last_failed_at": self.now - {0: -5, 1: 45, 3: 90}[values["failures"]] * MINUTE}
         if state == "running":
             values |= {"locked_by": "web1:b:1:1:1:t", "locked_until": self.ago(-5), "started_at": self.ago(1)}
         if state in ("succeeded", "dead", "cancelled"):
@@ -219,7 +221,9 @@ def watched_one_by_one(connection: Connection, health: Health, every: list[store
         return status_facts.triggered(connection, names_of(name, []))
 
     missing = [each for each in active if watched.missed(lately.get(each.id, []))]
-    by_hand = {each.name: run_by_hand(connection, each, jobs, health.now) for each in missing}
+    by_hand = {
+        each.name: run_by_hand(connection, each, jobs, health.now, not_run.get(each.name, ())) for each in missing
+    }
     return replace(
         health.watch,
         schedules=every,
@@ -258,7 +262,7 @@ def without_its_runs(
         found = tuple(each for each in judged.not_run if each.why not in SAID_ELSEWHERE)
         if not found:
             break
-        covered = run_by_hand(connection, schedule, jobs, now)
+        covered = run_by_hand(connection, schedule, jobs, now, judged.not_run)
     return found
 
 
@@ -281,7 +285,11 @@ def triggered_runs(
 
 
 def run_by_hand(
-    connection: Connection, schedule: store.StoredSchedule, jobs: dict[int, Any], now: datetime
+    connection: Connection,
+    schedule: store.StoredSchedule,
+    jobs: dict[int, Any],
+    now: datetime,
+    not_run: tuple[UnrunOccurrences, ...],
 ) -> datetime | None:
     """When the newest run was triggered of which something became, or may still."""
     audit = tables.audit.c
@@ -289,10 +297,15 @@ def run_by_hand(
         select(audit.at, audit.detail).where(audit.subject == schedule.name, audit.action == "trigger")
     )
     stand = []
+    put_off = {each.job.id for each in not_run if each.why == "put off" and each.job is not None}
     for at, detail in asked:
+        if detail["job_id"] in put_off:
+            continue
         job = None if detail["job_id"] not in jobs else job_now(jobs[detail["job_id"]])
         runs_on = (
-            job is not None and job.status in ("running", "failed") and not why_not_run(job, now, grace_of(schedule))
+            job is not None
+            and job.status in ("running", "failed")
+            and not why_not_run(job, at, now, grace_of(schedule))
         )
         if job is None or job.status == "succeeded" or runs_on:
             stand.append(at)
@@ -307,7 +320,7 @@ def happened(row: Any, jobs: dict[int, Any]) -> OccurrenceResult:
 
 def job_now(job: Any) -> JobNow:
     same = ["id", "status", "job_type", "queue", "run_at", "scheduled_for", "started_at", "locked_until", "attempts"]
-    same += ["finished_at"]
+    same += ["finished_at", "last_failed_at"]
     return JobNow(
         **{name: getattr(job, name) for name in same},
         failures=job.failures,

@@ -23,6 +23,7 @@ from cronjobs.engine.rules.occurrences import RAN_EARLY, UP_TO_ATTEMPT
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 JOB = JobNow(7, "queued", "t", "default", NOW - 3 * HOUR, scheduled_for=NOW - 3 * HOUR)
+FAILED = replace(JOB, status="failed", run_at=NOW + HOUR, last_failed_at=NOW - 2 * HOUR)
 HELD = {"status": "running", "started_at": NOW - 3 * HOUR, "locked_until": NOW + MINUTE}
 
 
@@ -39,9 +40,12 @@ def job(**fields: Any) -> JobNow:
         (job(status="dead", dismissed=True), None),
         (job(), "waits"),
         (job(run_at=NOW + HOUR), "put off"),
-        (job(status="failed", run_at=NOW + HOUR), None),
-        (job(status="failed", run_at=NOW - HOUR + MINUTE), None),
-        (job(status="failed", run_at=NOW - HOUR), "overdue"),
+        (FAILED, None),
+        (replace(FAILED, last_failed_at=NOW - 3 * HOUR - MINUTE), "put off"),  # the wait began before the occurrence
+        (replace(FAILED, last_failed_at=NOW + HOUR), "put off"),  # a wrong clock
+        (replace(FAILED, last_failed_at=None), "put off"),
+        (replace(FAILED, run_at=NOW - HOUR + MINUTE), None),
+        (replace(FAILED, run_at=NOW - HOUR), "overdue"),
         (job(**HELD), None),
         (job(**HELD, limit=3 * HOUR), None),
         (job(**HELD, limit=3 * HOUR - OVERRUN), "overruns"),
@@ -51,7 +55,7 @@ def job(**fields: Any) -> JobNow:
     ],
 )
 def test_what_a_job_is_to_a_schedule_that_was_due(state: JobNow, why: str | None) -> None:
-    assert why_not_run(state, NOW, HOUR) == why
+    assert why_not_run(state, NOW - 3 * HOUR, NOW, HOUR) == why
 
 
 def row(hours: float, outcome: str, of: JobNow | None = None, reason: str | None = None) -> OccurrenceResult:
@@ -78,6 +82,9 @@ DONE = job(id=3, status="succeeded")
         ([row(2, "skipped", PUT_OFF)], "put off"),
         ([row(2, "coalesced", PUT_OFF)], "put off"),
         ([row(2, "skipped", job(**HELD))], None),
+        ([row(2.5, "skipped", FAILED), row(3, "enqueued", FAILED)], None),
+        ([row(1.5, "skipped", FAILED), row(3, "enqueued", FAILED)], "put off"),
+        ([row(0.5, "skipped", FAILED), row(3, "enqueued", FAILED)], None),
         ([row(2, "enqueued", PUT_OFF), row(3, "missed")], "put off"),
         ([replace(row(3, "enqueued"), job_id=5)], None),
     ],
@@ -142,8 +149,9 @@ def test_a_run_by_hand_stands_for_what_was_due_before_it() -> None:
         (job(status="succeeded"), True),
         (job(**HELD), True),
         (job(**HELD | {"locked_until": NOW}), False),
-        (job(status="failed", run_at=NOW + HOUR), True),
-        (job(status="failed", run_at=NOW - HOUR), False),
+        (replace(FAILED, last_failed_at=NOW - HOUR), True),
+        (replace(FAILED, last_failed_at=NOW + HOUR), False),  # a wrong clock
+        (replace(FAILED, run_at=NOW - HOUR), False),
         (job(), False),
         (PUT_OFF, False),
         (job(status="dead"), False),
