@@ -516,7 +516,7 @@ def triggered_since(connection: Connection, names: Sequence[Name], since: dateti
     holders = Holders()
 
     def no_runner(job: JobNow) -> bool:
-        over = why_not_run(job, now, timedelta(0)) is not None
+        over = why_not_run(job, job.run_at, now, timedelta(0)) is not None
         return job.status == Status.RUNNING and (over or holders.is_gone(job.locked_by or "") is True)
 
     return [
