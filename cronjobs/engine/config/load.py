@@ -122,7 +122,9 @@ def load(
         **{key: value for key, value in values.items() if key not in read_later},
         **named,
     )
-    if in_django or database == DJANGOS:
+    # The handlers of a Django project need Django even if the URL comes from elsewhere, as in a long job's process.
+    in_file = values.get("database")
+    if in_django or database == DJANGOS or (isinstance(in_file, Scalar) and in_file.text == DJANGOS):
         settings = replace(settings, setup=settings.setup or django_project.SETUP)
     if database == DJANGOS:
         return django_project.with_its_database(settings, str(given), environ, need=need_database)

@@ -82,6 +82,7 @@ def main() -> None:
     watchdog = Watchdog(SYSTEM)
     try:
         settings = load.load(Path(handover.config), environ=os.environ, database_url=handover.database)
+        settings = replace(settings, setup=settings.setup or handover.setup)
         masking.remember(settings.secrets)
         trust.require(settings, os.environ, programs=True)
         job_type = handover.as_type(settings.job_types)

@@ -69,6 +69,8 @@ class Handover:
     permanent: list[int]
     # The AttemptPolicy for the job's row, as JSON. By this policy, the process also decides whether to retry the job.
     row_policy: str
+    # What the tick called before it imported the handlers. A tick of manage.py sets up Django without any ``setup:``.
+    setup: str | None = None
 
     @classmethod
     def of(cls, settings: Settings, attempt: Attempt) -> Handover:
@@ -91,6 +93,7 @@ class Handover:
             success=sorted(attempt.job_type.exit_codes.success),
             permanent=sorted(attempt.job_type.exit_codes.permanent),
             row_policy=row_policy.text(),
+            setup=settings.setup,
         )
 
     def encode(self) -> bytes:

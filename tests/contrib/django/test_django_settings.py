@@ -80,6 +80,8 @@ def site(folder: Path, sqlite_migrated: str) -> Path:
         'from cronjobs import job\n@job("orders.pay")\ndef pay(n: int) -> int:\n    return n + 1\n'
         '@job("orders.apart", isolation="process")\ndef apart() -> str:\n    from django.db import connection\n'
         "    return connection.vendor\n"
+        '@job("orders.long", timeout="10m")\ndef long() -> str:\n    from django.contrib.auth.models import User\n'
+        "    return User._meta.label\n"
     )
     return folder
 
@@ -405,6 +407,24 @@ def test_a_tick_of_crons_bare_environment_goes_by_djangos_settings(site: Path) -
     )
     (site / "cronjobs.yaml").write_text("env: {DJANGO_SETTINGS_MODULE: nosuch}\ndatabase: django\n")
     assert "No module named 'nosuch'" in python(elsewhere, *words, code=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["database: django", "database: django, setup: django.setup", "project: shop"])
+@pytest.mark.parametrize("program", ["manage.py cronjobs", "-m cronjobs"])
+def test_a_long_job_runs_in_a_process_that_sets_up_django_as_its_tick_does(
+    site: Path, sqlite_migrated: str, program: str, file: str
+) -> None:
+    (site / "cronjobs.yaml").write_text(f"{{env: {{DJANGO_SETTINGS_MODULE: site_settings}}, {file}}}\n")
+    with (site / "site_settings.py").open("a") as settings:
+        settings.write('INSTALLED_APPS += ["django.contrib.contenttypes", "django.contrib.auth"]\n')
+    by_url = {"CRONJOBS_DATABASE_URL": f"sqlite:///{sqlite_migrated}"}
+    words, env = program.split(), by_url if (program, file) == ("-m cronjobs", "project: shop") else {}
+    if env:
+        (site / "cronjobs.yaml").write_text("{env: {DJANGO_SETTINGS_MODULE: site_settings}, database: django}\n")
+    python(site, *words, "enqueue", "orders.long", **env)
+    assert python(site, *words, "run-due", "--wait", **env) == ""
+    assert '"result": "auth.User"' in python(site, *words, "jobs", "show", "1", "--json", **env)
 
 
 def test_the_environment_chooses_djangos_settings_as_for_manage_py(site: Path) -> None:
