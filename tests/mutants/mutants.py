@@ -2691,6 +2691,13 @@ MUTANTS = (
         ("tests/desk/database/test_failing_types.py",),
     ),
     Mutant(
+        "a type's failures begin anew with each job that fails, so no ack holds",
+        "cronjobs/desk/store/failing_types.py",
+        "min([*since, *began])",
+        "min(since)",
+        ("tests/desk/database/test_failing_types.py",),
+    ),
+    Mutant(
         "an extra that hangs is called again",
         "cronjobs/engine/tick/extras.py",
         "            self._given_up = True\n            self._context.emit(events.extra_left_behind",

@@ -8,7 +8,7 @@ A lost attempt does not count: the runner died, which proves nothing against the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from sqlalchemy import Connection
@@ -21,6 +21,7 @@ from cronjobs.engine.store.sql import run
 IN_A_ROW: Final = 3
 TYPES: Final = 100  # read this many types, those with the most failures
 JOBS_READ: Final = 3  # of each type, read this many jobs that failed last, and the oldest job
+OLDEST_JOBS: Final = 20  # of each failing type, read this many of the oldest jobs, to find when it began to fail
 # Read the newest attempts of each job, at most this many. A job that snoozed for a year has very many.
 ATTEMPTS: Final = 100
 SUCCESSES: Final = 5000  # read this many of the newest successful attempts of all types
@@ -65,15 +66,36 @@ def failing_types(connection: Connection) -> list[FailingType]:
     for row in sorted(rows, key=lambda each: each.name):
         since = [at for at in in_doubt.get(row.name, ()) if row.name not in well or at > well[row.name]]
         if len(since) >= IN_A_ROW:
-            found.append(FailingType(row.name, row.waiting, min(since)))
+            began = _first_failures(connection, row.name, well.get(row.name))
+            found.append(FailingType(row.name, row.waiting, min([*since, *began])))
     return found
+
+
+def _first_failures(connection: Connection, job_type: str, after: datetime | None) -> list[datetime]:
+    """Return when the oldest jobs of this type that failed after *after* did so. None means at any time.
+
+    These jobs stay the oldest while they fail on, so the beginning of the type's failures does not move.
+    """
+    return list(
+        run(
+            connection,
+            f"""
+            SELECT r.finished_at FROM (SELECT j.id, j.attempts FROM {JOBS} j
+              WHERE {_FAILS_ON} AND j.job_type = :job_type AND j.last_failed_at > :after ORDER BY j.id LIMIT :jobs) f
+            JOIN {JOB_RUNS} r ON r.job_id = f.id AND r.attempt > f.attempts - :attempts
+            WHERE r.outcome IN ('failed', 'timed_out') AND r.finished_at > :after""",
+            job_type=job_type,
+            after=after or datetime(1970, 1, 1, tzinfo=UTC),
+            jobs=OLDEST_JOBS,
+            attempts=ATTEMPTS,
+        ).scalars()
+    )
 
 
 def _last_failures(connection: Connection, job_type: str) -> list[datetime]:
     """Return when the last failures of this type ended, newest first, for the JOBS_READ jobs that failed last.
 
-    The oldest failing job is read as well, so that the beginning of the type's failures does not change while that job
-    fails.
+    The oldest failing job is read as well, because the last success may be older than what the other jobs show.
     """
     return list(
         run(

@@ -410,18 +410,24 @@ def test_a_tick_of_crons_bare_environment_goes_by_djangos_settings(site: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", ["database: django", "database: django, setup: django.setup", "project: shop"])
-@pytest.mark.parametrize("program", ["manage.py cronjobs", "-m cronjobs"])
+@pytest.mark.parametrize(
+    ("program", "file", "by_url"),
+    [
+        ("-m cronjobs", "database: django", False),
+        ("-m cronjobs", "database: django", True),
+        ("-m cronjobs", "database: django, setup: django.setup", False),
+        ("manage.py cronjobs", "database: django", False),
+        ("manage.py cronjobs", "project: shop", False),
+    ],
+)
 def test_a_long_job_runs_in_a_process_that_sets_up_django_as_its_tick_does(
-    site: Path, sqlite_migrated: str, program: str, file: str
+    site: Path, sqlite_migrated: str, program: str, file: str, by_url: bool
 ) -> None:
     (site / "cronjobs.yaml").write_text(f"{{env: {{DJANGO_SETTINGS_MODULE: site_settings}}, {file}}}\n")
     with (site / "site_settings.py").open("a") as settings:
         settings.write('INSTALLED_APPS += ["django.contrib.contenttypes", "django.contrib.auth"]\n')
-    by_url = {"CRONJOBS_DATABASE_URL": f"sqlite:///{sqlite_migrated}"}
-    words, env = program.split(), by_url if (program, file) == ("-m cronjobs", "project: shop") else {}
-    if env:
-        (site / "cronjobs.yaml").write_text("{env: {DJANGO_SETTINGS_MODULE: site_settings}, database: django}\n")
+    env: dict[str, Any] = {"CRONJOBS_DATABASE_URL": f"sqlite:///{sqlite_migrated}"} if by_url else {}
+    words = program.split()
     python(site, *words, "enqueue", "orders.long", **env)
     assert python(site, *words, "run-due", "--wait", **env) == ""
     assert '"result": "auth.User"' in python(site, *words, "jobs", "show", "1", "--json", **env)

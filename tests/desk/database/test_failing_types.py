@@ -81,6 +81,18 @@ def test_it_lasts_since_the_first_failure_behind_the_last_success(world: World) 
     assert said.since == world.now - 22 * MINUTE
 
 
+def test_its_beginning_stays_while_more_jobs_fail_although_an_older_job_failed_before_the_last_success(
+    world: World,
+) -> None:
+    """Otherwise an ack would not hold, because it covers only what began before it."""
+    world.job("f", 40)
+    world.job("s", 30)
+    for first in range(25, 5, -2):
+        world.job("f", first)
+        [*said] = world.found().values()
+        assert [each.since for each in said] == [world.now - 25 * MINUTE] * (first <= 21)
+
+
 @pytest.mark.parametrize("outcomes", ["f", "ff", "zzz", "llll", "ffl", "llff"])
 def test_fewer_are_none(world: World, outcomes: str) -> None:
     world.job(outcomes, 20)
