@@ -52,7 +52,11 @@ def enqueue(
     queue: Annotated[str, typer.Option(help="The queue in which the job waits.")] = "default",
     priority: Annotated[int, typer.Option(metavar="N", min=0, max=9, help="0 goes first, 9 last.")] = 5,
     idempotency_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Only one job is ever created with this key.")
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Create no second job with this key. A job cancelled before it began gives its key back.",
+        ),
     ] = None,
     on_conflict: Annotated[
         str, typer.Option(metavar="keep|replace", help="What to do if a job with this key exists and has not begun.")

@@ -158,6 +158,7 @@ def enqueue(
 
     Raises:
         PayloadError: the payload or meta cannot be stored, or does not fit the handler.
+        TypeError: *target* is no connection, session or engine that this function accepts.
         UsageError: another argument is invalid.
         QueueFull: the queue holds as many jobs as the file allows, and the file says to refuse more.
         QueueHeld: another open transaction has locked the queue's count.
