@@ -342,7 +342,7 @@ def test_a_job_that_ran_before_its_time_stays_the_only_one_and_it_is_told_once(y
     ]
     [event] = [event for event in yard.events if event.level == "error"]
     assert event.name == "schedule.ran_early"
-    assert '"cronjobs trigger s"' in event.facts["error"]
+    assert '"cronjobs explain s --at ' in event.facts["error"]
 
 
 def test_what_came_due_while_the_clock_was_ahead_is_made_up_for(yard: Yard) -> None:
