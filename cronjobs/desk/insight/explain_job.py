@@ -318,11 +318,19 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
     return sentences
 
 
+OFTEN_RELEASED: Final = 3
+
+
 def _released(last: int, count: int) -> str:
-    """Return a sentence about *count* released claims. *last*: the number of the last of them."""
+    """Return a sentence about *count* released claims. *last*: the number of the last of them.
+
+    The database has no reason for a release. A job that never begins, such as one whose own process does not have its
+    handler, is released again and again.
+    """
     first = last - count + 1
     which = f"Attempt {last} was" if first == last else f"Attempts {first} to {last} were"
-    return f"{which} released before {'it' if first == last else 'they'} began."
+    where = ' If a reason lay outside the job, the log names it ("job.not_begun").' if count >= OFTEN_RELEASED else ""
+    return f"{which} released before {'it' if first == last else 'they'} began.{where}"
 
 
 def attempt_sentence(attempt: AttemptFacts, times: LocalTimes) -> str:

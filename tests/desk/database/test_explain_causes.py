@@ -240,11 +240,14 @@ def test_what_ends_a_lost_job_is_named(world: World, policy: dict[str, Any], why
     assert f" after it was lost once: {why}." in told
 
 
+LOGGED = ' If a reason lay outside the job, the log names it ("job.not_begun").'
+
+
 @pytest.mark.parametrize(
     ("claims", "said"),
     [
         (1, "Attempt 1 was released before it began. Attempt 2 succeeded"),
-        (3, "Attempts 1 to 3 were released before they began. Attempt 4 succeeded"),
+        (3, f"Attempts 1 to 3 were released before they began.{LOGGED} Attempt 4 succeeded"),
     ],
 )
 def test_claims_that_were_released_before_they_began_are_named(world: World, claims: int, said: str) -> None:
