@@ -349,7 +349,7 @@ def _gaps(connection: Connection, asked: _Asked, settings: Settings, now: dateti
 
 
 def _ended(gaps: Iterable[Mapping[str, Any]], by: datetime) -> list[datetime]:
-    """Return when those gaps of all hosts began that a tick ended before *by*. It settled what was due meanwhile."""
+    """Return when the gaps without any tick began, if a tick ended them before *by*. That tick settled what was due."""
     return [
         gap["started_at"]
         for gap in gaps

@@ -516,8 +516,11 @@ def triggered_since(connection: Connection, names: Sequence[Name], since: dateti
     holders = Holders()
 
     def no_runner(job: JobNow) -> bool:
-        over = why_not_run(job, job.run_at, now, timedelta(0)) is not None
-        return job.status == Status.RUNNING and (over or holders.is_gone(job.locked_by or "") is True)
+        if job.status != Status.RUNNING:
+            return False
+        return (
+            why_not_run(job, job.run_at, now, timedelta(0)) is not None or holders.is_gone(job.locked_by or "") is True
+        )
 
     return [
         Triggered(run.job_id, run.at, run.by, job.status, job.finished_at, job.dismissed, no_runner(job))
