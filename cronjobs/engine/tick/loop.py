@@ -396,7 +396,7 @@ class Loop:
             self._isolate(set(self.crashing) - set(turn.cleared))
         self._after_renewal(batch, turn)
         if turn.database_now is not None:
-            self.ends.database_now, self.ends.now_read_at = turn.database_now, turn.sent
+            self.ends.database_now, self.ends.now_read_at = turn.database_now, turn.now_read_at
         for job_id, why in turn.refused.items():
             self.emit(events.database_trouble(f"job {job_id} cannot be claimed: {why}", "jobs that cannot be claimed"))
         self._begin(turn)

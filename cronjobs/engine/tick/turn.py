@@ -113,7 +113,10 @@ class BatchResult:
     unsure: Sequence[Job] = ()
     claimed: Sequence[Job] = ()
     long: Sequence[Job] = ()
+    # The time that the claim read from the database, and the instant at which the claim's reply had arrived. A time
+    # computed from both is never ahead of the database.
     database_now: datetime | None = None
+    now_read_at: float = 0.0
     more_due: bool = False
     # The jobs that the database refused to lease, and why.
     refused: Mapping[int, str] = field(default_factory=dict)
@@ -182,6 +185,7 @@ class Writer:
                 if order.room:
                     self.claim_unsettled = True
                     claim = self._claim(connection, order.room, order.admission, alone=order.alone)
+                now_read_at = self.clock.monotonic()
                 if order.long is not None:
                     long = self._claim_long(connection, order, order.long, order.long_room - len(claim.jobs))
                 if order.last is not None:
@@ -203,6 +207,7 @@ class Writer:
             claimed=claim.jobs,
             long=long.jobs,
             database_now=claim.now,
+            now_read_at=now_read_at,
             more_due=claim.more_due or long.more_due,
             postponed=claim.postponed,
             refused={**claim.refused, **long.refused},

@@ -29,6 +29,7 @@ from cronjobs.engine.database.tables import jobs
 from cronjobs.engine.jobs import registry
 from cronjobs.errors import ConfigError, UsageError
 from cronjobs.testing import Drained, JobFailed, create_tables, drain
+from cronjobs.testing.clocks import StillClock
 
 
 class Base(DeclarativeBase):
@@ -322,6 +323,35 @@ def test_retry_later_and_the_file_count_as_in_a_tick(connection: Connection, tmp
         drain(connection, config=file)
     with pytest.raises(UsageError, match="module nowhere"):
         drain(connection, imports=["nowhere"])
+
+
+class OneSlowStatement(StillClock):
+    """The statement that reads the time as the *nth* takes a second to reach the database."""
+
+    def __init__(self, nth: int) -> None:
+        super().__init__()
+        self._left = nth
+
+    def now(self) -> datetime:
+        self._left -= 1
+        if self._left == 0:
+            self._now += timedelta(seconds=1)
+            self._advanced_s += 1.0
+        return self._now
+
+
+@pytest.mark.parametrize("nth", range(1, 13))
+def test_a_retry_is_due_after_its_delay_whichever_statement_was_slow(connection: Connection, nth: int) -> None:
+    @job("t.busy")
+    def busy() -> None:
+        raise RetryLater("503", after="90s")
+
+    enqueue(connection, "t.busy")
+    clock = OneSlowStatement(nth)
+    [ran] = drain(connection, clock=clock).failed
+    assert clock.stands_at is not None
+    assert ran.delay is not None
+    assert [again.attempt for again in drain(connection, at=clock.stands_at + ran.delay).ran] == [2]
 
 
 # --- which connections ------------------------------------------------------------------------------------------------
