@@ -210,25 +210,24 @@ def assert_fires(
     catch-up.
     """
     __tracebackhide__ = True
-    from cronjobs.engine.crontime.timing import timing
+    from cronjobs.engine.crontime.timing import timing, zone_named
 
-    cron, every, zone = _timing_of(schedule, config, timezone)
+    cron, every, name = _timing_of(schedule, config, timezone)
+    zone = zone_named(name)
     start, end = (_moment(moment, zone) for moment in between)
-    after = timing(cron, every, zone).after(start - timedelta(microseconds=1))
-    fires = [instant.astimezone(ZoneInfo(zone)) for instant in takewhile(lambda instant: instant < end, after)]
+    after = timing(cron, every, name).after(start - timedelta(microseconds=1))
+    fires = [instant.astimezone(zone) for instant in takewhile(lambda instant: instant < end, after)]
     if at is not None:
         expected = [_moment(moment, zone) for moment in at]
         fine = [instant.astimezone(UTC) for instant in fires] == expected
-        wanted = (
-            f"fire at {_listed([each.astimezone(ZoneInfo(zone)) for each in expected])}" if expected else "not fire"
-        )
+        wanted = f"fire at {_listed([each.astimezone(zone) for each in expected])}" if expected else "not fire"
     else:
         fine = len(fires) == count if count is not None else bool(fires)
         wanted = f"fire {count} times" if count is not None else "fire"
     if not fine:
         raise AssertionError(
-            f"{schedule} should {wanted} between {start.astimezone(ZoneInfo(zone))} and "
-            f"{end.astimezone(ZoneInfo(zone))}, but " + (f"fires at {_listed(fires)}" if fires else "does not fire")
+            f"{schedule} should {wanted} between {start.astimezone(zone)} and "
+            f"{end.astimezone(zone)}, but " + (f"fires at {_listed(fires)}" if fires else "does not fire")
         )
     return fires
 
@@ -237,24 +236,25 @@ def _timing_of(
     schedule: str, config: str | Path | None, timezone: str | None
 ) -> tuple[str | None, timedelta | None, str]:
     """Return the schedule's cron expression or its interval, and its time zone."""
+    of_expression = "UTC" if timezone is None else timezone
     if schedule.startswith("every "):
-        return None, duration(schedule.removeprefix("every ")), timezone or "UTC"
+        return None, duration(schedule.removeprefix("every ")), of_expression
     if " " in schedule.strip() or schedule.startswith("@"):
-        return schedule, None, timezone or "UTC"
+        return schedule, None, of_expression
     settings: Settings = settings_of(config or "cronjobs.yaml")
     if schedule not in settings.schedules:
         there = ", ".join(settings.schedules) or "none"
         raise UsageError(f'there is no schedule "{schedule}" in {settings.file}. Schedules there: {there}')
     found = settings.schedules[schedule]
-    return found.cron, found.every, timezone or found.timezone
+    return found.cron, found.every, found.timezone if timezone is None else timezone
 
 
-def _moment(moment: Moment, zone: str) -> datetime:
+def _moment(moment: Moment, zone: ZoneInfo) -> datetime:
     try:
         read = moment if isinstance(moment, datetime) else datetime.fromisoformat(moment)
-    except ValueError:
+    except (ValueError, TypeError):
         raise UsageError(f"{moment!r} is not an ISO time: write 2026-03-29, 2026-03-29T02:15 or …+01:00") from None
-    return (read if read.tzinfo is not None else read.replace(tzinfo=ZoneInfo(zone))).astimezone(UTC)
+    return (read if read.tzinfo is not None else read.replace(tzinfo=zone)).astimezone(UTC)
 
 
 def _listed(instants: list[datetime]) -> str:

@@ -72,7 +72,7 @@ class CronTiming:
     timezone: str
 
     def __post_init__(self) -> None:
-        _zone(self.timezone)
+        zone_named(self.timezone)
 
     def after(self, instant: datetime) -> Iterator[datetime]:
         """Yield the occurrences after *instant*, in UTC, oldest first."""
@@ -418,7 +418,7 @@ def _shift(timezone: str, day: date) -> _Shift | None:
 
 @lru_cache(maxsize=1024)
 def _shift_between(timezone: str, day: date, before: int, after: int) -> _Shift:
-    zone, midnight = _zone(timezone), _midnight(day)
+    zone, midnight = zone_named(timezone), _midnight(day)
     at = bisect_left(
         range(_DAY_S), True, key=lambda second: _offset_at(zone, midnight + timedelta(seconds=second)) == after
     )
@@ -428,7 +428,7 @@ def _shift_between(timezone: str, day: date, before: int, after: int) -> _Shift:
 @lru_cache(maxsize=16384)
 def _offset(timezone: str, day: date) -> int:
     """Return the zone's offset at midnight UTC, in seconds."""
-    return _offset_at(_zone(timezone), _midnight(day))
+    return _offset_at(zone_named(timezone), _midnight(day))
 
 
 def _offset_at(zone: ZoneInfo, instant: datetime) -> int:
@@ -439,10 +439,12 @@ def _offset_at(zone: ZoneInfo, instant: datetime) -> int:
 
 
 @lru_cache(maxsize=256)
-def _zone(timezone: str) -> ZoneInfo:
+def zone_named(timezone: object) -> ZoneInfo:
     """Return the zone *timezone*. Raises CronError if the zone is unknown. The error suggests the zone that was
     probably meant.
     """
+    if not isinstance(timezone, str):  # nothing checks the types of a user's call
+        raise CronError(f"{timezone!r} is not the name of a time zone: write a name like Europe/Berlin or UTC")
     if zone_exists(timezone):
         return ZoneInfo(timezone)
     shown = timezone[:64].encode("unicode_escape").decode()

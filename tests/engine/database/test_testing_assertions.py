@@ -146,3 +146,5 @@ def test_what_is_no_schedule_is_refused(file: Path) -> None:
         assert_fires("61 * * * *", between=("2026-03-28", "2026-03-29"))
     with pytest.raises(UsageError, match="'tomorrow' is not an ISO time"):
         assert_fires("@daily", between=("tomorrow", "2026-03-29"))
+    with pytest.raises(UsageError, match="None is not an ISO time"):
+        assert_fires("@daily", between=(None, "2026-03-29"))  # type: ignore[arg-type]

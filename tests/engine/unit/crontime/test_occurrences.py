@@ -7,9 +7,13 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from itertools import islice, takewhile
 from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from cronsim import CronSim
@@ -26,6 +30,7 @@ from cronjobs.engine.crontime.timing import (
     timing,
 )
 from cronjobs.errors import CronError, UsageError
+from cronjobs.testing import assert_fires
 
 DAY = timedelta(days=1)
 
@@ -189,12 +194,22 @@ def test_the_first_year_begins_without_an_error() -> None:
         ("a\x00\n", r"a\x00\n"),
         ("localtime", "not the same on every host"),
         ("right/UTC", "not the same on every host"),  # counts leap seconds
+        (None, "None is not the name of a time zone"),
+        (ZoneInfo("UTC"), "zoneinfo.ZoneInfo(key='UTC') is not the name of a time zone"),
     ],
 )
-def test_an_unknown_zone_is_refused_with_near_names(zone: str, sentence: str) -> None:
-    with pytest.raises(CronError) as refusal:
-        timing("0 0 * * *", None, zone)
-    assert sentence in str(refusal.value)
+def test_an_unknown_zone_is_refused_with_near_names(zone: Any, sentence: str) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: timing("0 0 * * *", None, zone),
+        lambda: fire_times("0 0 * * *", zone, at("2026-01-01")),
+    ]
+    if zone is not None:  # None is the default there
+        fires = partial(assert_fires, between=("2026-01-01", "2026-01-02"), timezone=zone)
+        calls += [partial(fires, "0 0 * * *"), partial(fires, "every 10m")]
+    for call in calls:
+        with pytest.raises(CronError) as refusal:
+            call()
+        assert sentence in str(refusal.value)
 
 
 def test_a_naive_instant_is_refused_at_once() -> None:
