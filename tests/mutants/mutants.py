@@ -1975,6 +1975,13 @@ MUTANTS = (
         (TAKE_OVER,),
     ),
     Mutant(
+        "a line is not recognised in a command that is a list",
+        "cronjobs/desk/crontab/double_runs.py",
+        "tuple(words_of(line.command) or ())",
+        "()",
+        (TAKE_OVER,),
+    ),
+    Mutant(
         "restore gives cron lines that another host runs",
         "cronjobs/contrib/take_over/swap_cli.py",
         "        _require_no_other_host(file, old)\n",
