@@ -1368,6 +1368,27 @@ MUTANTS = (
         (f"{ALERTS}::test_a_look_that_facts_overtook_is_done_again",),
     ),
     Mutant(
+        "while jobs die all the time, no alert is sent",
+        "cronjobs/contrib/alerts/alert_rounds.py",
+        "if overtaken and not (last and store.may_add(connection)):",
+        "if overtaken:",
+        (f"{ALERTS}::test_facts_that_change_all_the_time_delay_only_the_end_of_a_finding",),
+    ),
+    Mutant(
+        "two looks at once both write",
+        "cronjobs/contrib/alerts/statements.py",
+        "WHERE id = 1 AND look_at <= {NOW} RETURNING id",
+        "WHERE id = 1 RETURNING id",
+        (f"{ALERTS}::test_an_overtaken_look_adds_nothing_while_another_process_looks",),
+    ),
+    Mutant(
+        "under a steady load alerts wait until it is over",
+        "cronjobs/contrib/alerts/hook.py",
+        "return look_at is None or now - look_at > every",
+        "return look_at is None",
+        (f"{ALERT}::test_under_a_steady_load_a_finding_is_told_within_two_minutes",),
+    ),
+    Mutant(
         "alerts are marked when all channels have ended",
         "cronjobs/contrib/alerts/alert_rounds.py",
         "                self._mark_all(answers)\n        self._mark_all(answers)",
@@ -1951,6 +1972,13 @@ MUTANTS = (
         "cronjobs/desk/crontab/double_runs.py",
         "runs_line(job_type, inside or line)",
         "runs_line(job_type, line)",
+        (TAKE_OVER,),
+    ),
+    Mutant(
+        "a line is not recognised in a command that is a list",
+        "cronjobs/desk/crontab/double_runs.py",
+        "tuple(words_of(line.command) or ())",
+        "()",
         (TAKE_OVER,),
     ),
     Mutant(

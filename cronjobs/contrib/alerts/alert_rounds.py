@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -55,7 +55,7 @@ class Alerting:
 
         If facts change during a look, discard its findings and look again, up to ``LOOKS`` times, while *has_time*
         returns True. Jobs of a crontab often end in the same seconds of every minute, so they could make every tick
-        discard its only look.
+        discard its only look. If jobs die all the time, the last of these looks stores what has begun.
 
         *types* holds this host's job types, or is None if the handlers are not loaded. If they are not, and no recent
         tick has recorded its job types, leave the look to a tick that loads the handlers.
@@ -74,22 +74,36 @@ class Alerting:
                 health = look(connection, self.settings, types or JobTypes({}))
             found = decide.merged(judge(health, self.settings), self.host)
             with self.database.write(patience=PATIENCE_S) as connection:
-                if self._write(connection, health, found, token, sees_all=types is not None):
+                last = number + 1 == LOOKS
+                if self._write(connection, health, found, token, sees_all=types is not None, last=last):
                     break
         return True
 
     def _write(
-        self, connection: Connection, health: Health, found: Sequence[Finding], token: datetime, *, sees_all: bool
+        self,
+        connection: Connection,
+        health: Health,
+        found: Sequence[Finding],
+        token: datetime,
+        *,
+        sees_all: bool,
+        last: bool,
     ) -> bool:
-        """Store the findings. If facts have changed since the look began, store nothing and return False."""
+        """Store the findings. If facts have changed since the look began, store nothing and return False.
+
+        If this is the *last* look, store then what has begun, but end nothing. The next look stays due.
+        """
         next_at = decide.next_look(health, self.settings.run.every, self.host, open_or_waiting=True)
         # Replace the look's token before storing anything. If two processes look at once, the second waits here for the
         # first, and then finds that the token has changed.
-        if not store.end_look(connection, token, next_at):
+        overtaken = not store.end_look(connection, token, next_at)
+        if overtaken and not (last and store.may_add(connection)):
             return False
         episodes = store.open_episodes(connection)
         ticking = decide.ticking_hosts(health)
         changes = decide.compare(found, episodes, self.host, sees_all=sees_all, ticking=ticking)
+        if overtaken:
+            changes = replace(changes, ended=[], replaced=[])
         for episode, values in changes.changed:
             store.change_episode(connection, episode.id, **values)
         for episode in changes.ended + changes.replaced:  # end these before opening a finding that has begun again

@@ -24,16 +24,14 @@ from cronjobs.errors import ConfigError, CronjobsError, DatabaseBusy
 LEAST_LEFT_S: Final = 3.0  # a look needs this much time left in the tick
 # Sending stops this long before the tick must end, so that messages can still be marked as sent or failed.
 LEFT_FOR_MARKS_S: Final = 1.0
-OVERDUE_TICKS: Final = 2  # after this many ticks without time to look, a tick looks before its work
-# The share of the tick's time that a look before the work may take. In a short tick the look may take a larger share.
-OVERDUE_SHARE: Final = 0.25
+OUTAGE_TICKS: Final = 2  # if no tick began for longer than this many ticks, ticks were away
 AWAY: Final = "database"  # the name for a database outage in the keys findings: and ignore: of a channel
 UNUSABLE: Final = "config"  # the name for an unusable configuration in the keys findings: and ignore:
 DATABASE_TROUBLE: Final = 4  # the exit code if the database cannot be reached or used
 
 
 class AlertHook(Hook):
-    """Looks for findings when the tick writes its row, or before the work if earlier ticks had no time to look."""
+    """Looks for findings when the tick writes its row, or beside the work if the last tick had no time to look."""
 
     _early: threading.Thread | None = None
 
@@ -45,8 +43,7 @@ class AlertHook(Hook):
             self._early.start()
 
     def look_early(self) -> None:
-        until = early_until(self.context.clock.monotonic(), self.context.deadline)
-        self._alert(None, until, due=True, anyway=False)
+        self._alert(None, self.context.deadline, due=True, anyway=False)
 
     def wants_handlers(self) -> bool:
         """Whether a look is due and needs a process that has loaded the handlers."""
@@ -115,19 +112,13 @@ hook = AlertHook
 
 
 def is_overdue(look_at: datetime | None, last_tick_at: datetime | None, now: datetime, every: timedelta) -> bool:
-    """Whether recent ticks had no time to look. After an outage this is False, because the work ends most findings.
+    """Whether the last tick had no time to look. After an outage this is False, because the work ends most findings.
 
     *look_at* is None if no tick has looked yet. *last_tick_at* is None in the first tick.
     """
-    if last_tick_at is None or now - last_tick_at > OVERDUE_TICKS * every:
+    if last_tick_at is None or now - last_tick_at > OUTAGE_TICKS * every:
         return False
-    return look_at is None or now - look_at > OVERDUE_TICKS * every
-
-
-def early_until(now: float, deadline: float) -> float:
-    """Return the monotonic instant by which a look before the work must end."""
-    share_s = max(OVERDUE_SHARE * (deadline - now), LEAST_LEFT_S + LEFT_FOR_MARKS_S)
-    return min(now + share_s, deadline)
+    return look_at is None or now - look_at > every
 
 
 # --- while no tick of this host can start -----------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 ``look_at`` in the meta row says when the next look is due. It is also the token of a running look: a process that
 begins a look sets ``look_at``, and writes its findings only if ``look_at`` has not changed since. A process that writes
 facts sets ``look_at`` to now (``look_soon`` of ``engine.store.alerts``). So a look that may have missed those facts
-discards its findings, and looks again.
+discards its findings, and looks again. If facts change during each look, the last look stores only what has begun.
 """
 
 from __future__ import annotations
@@ -57,6 +57,12 @@ def end_look(connection: Connection, token: datetime, next_at: datetime) -> bool
     """
     statement = f"UPDATE {META} SET look_at = :next_at WHERE id = 1 AND look_at = :token RETURNING id"
     return run(connection, statement, token=token, next_at=next_at).first() is not None
+
+
+def may_add(connection: Connection) -> bool:
+    """Return whether facts have changed since a look began, and no process looks. The next look stays due."""
+    statement = f"UPDATE {META} SET look_at = look_at WHERE id = 1 AND look_at <= {NOW} RETURNING id"
+    return run(connection, statement).first() is not None
 
 
 @dataclass(frozen=True)

@@ -68,12 +68,18 @@ def main() -> None:
     watchdog.stand_at(SYSTEM.monotonic() + START_UP_S)
     config = Path(supervision.config)
     try:
-        settings = load.load(config, environ=os.environ, database_url=supervision.database)
+        settings = settings_of(supervision)
         masking.remember(settings.secrets)
         os._exit(_supervise(supervision, settings, lock, watchdog))
     except Exception as error:
         _leave_error(config, supervision.executor, error)
         os._exit(error.exit_code if isinstance(error, CronjobsError) else EX_SOFTWARE)
+
+
+def settings_of(supervision: Supervision) -> Settings:
+    """Read the file as the tick that started this supervisor did. Raises CronjobsError."""
+    settings = load.load(Path(supervision.config), environ=os.environ, database_url=supervision.database)
+    return replace(settings, setup=settings.setup or supervision.setup)
 
 
 def _supervise(supervision: Supervision, settings: Settings, lock: SupervisorLock, watchdog: Watchdog) -> int:

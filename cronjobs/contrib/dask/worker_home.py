@@ -29,11 +29,13 @@ _lock: Final = threading.Lock()
 def _settings_here(claimed: Settings) -> Settings:
     """Return the settings in the worker's own file, else *claimed*, the claiming host's. Raises CronjobsError.
 
-    Either way they hold the worker's own secrets, because the claiming host sends none.
+    Either way they hold the worker's own secrets, because the claiming host sends none. What sets up the handlers there
+    (Django under manage.py) also sets them up here, unless the worker's file says otherwise.
     """
     file = Path(os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     if file.exists():
-        return load.load(file, environ=os.environ, need_database=False)
+        settings = load.load(file, environ=os.environ, need_database=False)
+        return replace(settings, setup=settings.setup or claimed.setup)
     folder = claimed.folder if claimed.folder.is_dir() else Path.cwd()
     database = os.environ.get("CRONJOBS_DATABASE_URL") or ""
     secrets = frozenset(named_secrets({**os.environ, "": database}))

@@ -142,7 +142,8 @@ def ticks(patient: ExaminedSite) -> Diagnosis:
 def overlapping(patient: ExaminedSite) -> Diagnosis:
     with patient.db.read() as connection:
         found = statements.ticks_of_host(connection, patient.host)
-    return judge.overlapping(found, patient.config.run.every)
+    run = patient.config.run
+    return judge.overlapping(found, run.every, lingers=run.linger is not None)
 
 
 def mail(patient: ExaminedSite) -> Diagnosis:

@@ -224,13 +224,16 @@ def mail(found: MailSetUp) -> Diagnosis:
     return ok(f"cron mails the output of a failing tick to {found.mailto}")
 
 
-def overlapping(ticks: Sequence[TickSpan], every: timedelta) -> Diagnosis:
-    """Judge whether this host's ticks overlap or begin too close together. *ticks* may be in any order."""
+def overlapping(ticks: Sequence[TickSpan], every: timedelta, *, lingers: bool = False) -> Diagnosis:
+    """Judge whether this host's ticks overlap or begin too close together. *ticks* may be in any order.
+
+    A lingering tick starts full ticks one after another, so if this host *lingers*, only an overlap is suspicious.
+    """
     ordered = sorted(ticks, key=lambda tick: tick.started_at)
     pairs = list(pairwise(ordered))
     if len(ordered) < 2:
         return not_applicable("this host has not ticked twice yet")
-    close = sum(after.started_at - before.started_at < every / 4 for before, after in pairs)
+    close = 0 if lingers else sum(after.started_at - before.started_at < every / 4 for before, after in pairs)
     over = sum(before.finished_at is not None and after.started_at < before.finished_at for before, after in pairs)
     if close >= max(OFTEN, len(pairs) // 4):
         return warning(

@@ -189,9 +189,8 @@ def _of_schedule(
     if exec_evidence(connection, evidence.name, settings, types) is None:
         return explanation
     its_runs = safe(f"cronjobs explain {shlex.quote(EXEC_PREFIX + evidence.name)}", 300)
-    said = (
-        f'A crontab line that runs through cronjobs exec has the name {safe(evidence.name, 80)}, too; see "{its_runs}".'
-    )
+    # The crontab line of these runs may be gone.
+    said = f'"cronjobs exec" has recorded runs with the name {safe(evidence.name, 80)}, too; see "{its_runs}".'
     return replace(explanation, sentences=(*explanation.sentences, said))
 
 

@@ -81,8 +81,9 @@ def backfill(
 ) -> None:
     """Run the occurrences that a schedule missed or skipped in a range of the past, each of them once.
 
-    An occurrence that ran, or that was coalesced into another run, is not run again. An occurrence that was due before
-    the schedule existed is run, and the command reports that. The jobs are due now. They run oldest first, and one at a
+    An occurrence that already has a job, or was coalesced into another one, gets no second job, even if that job is
+    dead or cancelled: retry that job instead. An occurrence that was due before the schedule existed is run, and the
+    command reports that. The jobs are due now. They run oldest first, and one at a
     time unless the schedule allows overlap. For a handler, ctx.scheduled_for is the instant of the job's occurrence.
     Instants without an offset are in the configuration's timezone. The command leaves out the occurrences that no tick
     has settled yet, since ticks will settle them. So "--to now" covers the whole past. At the end, also with --dry-run,
@@ -154,7 +155,7 @@ def _say_unapplied(settings: Settings, defined: ScheduleSettings) -> None:
 
 def _print_filling(filling: fill.Filling, schedule: str, timezone: str, *, dry_run: bool) -> None:
     jobs = counted(len(filling.run), "job") + " would be" * dry_run
-    echo(f"{jobs} enqueued; {filling.done} of the occurrences in the range had already run")
+    echo(f"{jobs} enqueued; {filling.done} of the occurrences in the range already had a job")
     if filling.not_in_force:
         are = "is for an occurrence that was due" if filling.not_in_force == 1 else "are for occurrences that were due"
         echo(f"{filling.not_in_force} of these jobs {are} before {schedule} existed, or while it was retired")

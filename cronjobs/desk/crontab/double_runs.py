@@ -15,6 +15,7 @@ from cronjobs.desk.crontab.lines import CrontabEntry, job_lines, unwrapped
 from cronjobs.desk.crontab.naming import name_of, unused
 from cronjobs.desk.crontab.swapping import unswapped
 from cronjobs.engine.config.settings import JobTypeSettings, Settings
+from cronjobs.engine.rules.shell_words import words_of
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,15 @@ class DoubleRuns:
 
 
 def runs_line(job_type: JobTypeSettings | None, line: CrontabEntry) -> bool:
-    """Return whether *job_type* runs the same command as cron does for *line*: same shell, text and standard input."""
+    """Return whether *job_type* runs the same command as cron does for *line*, with the same text as its input.
+
+    The job type has the line's shell and text, as ``import`` writes them, or the arguments that a shell makes of the
+    text, as people write them. Without ``stdin:`` the input is a payload, which such a command does not read.
+    """
+    if job_type is None or (job_type.stdin or "") != line.stdin:
+        return False
     shell = dict(line.settings).get("SHELL", "/bin/sh")
-    return job_type is not None and (job_type.command, job_type.stdin) == ((shell, "-c", line.command), line.stdin)
+    return job_type.command in ((shell, "-c", line.command), tuple(words_of(line.command) or ()))
 
 
 def doubled(crontab: str, settings: Settings) -> DoubleRuns:

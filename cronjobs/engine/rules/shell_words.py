@@ -31,13 +31,19 @@ def as_shell_line(arguments: Sequence[str]) -> str:
 
 def list_for(line: str) -> str:
     """Return a command, as a YAML list, that does the same as a shell that runs *line*."""
+    words = words_of(line)
+    return as_list(["sh", "-c", line] if words is None else words)
+
+
+def words_of(line: str) -> list[str] | None:
+    """Return the arguments that a shell makes of *line*, or None if the line does more than to run one program."""
     if _NEEDS_SHELL.search(line):
-        return as_list(["sh", "-c", line])
+        return None
     try:
-        return as_list(shlex.split(line))
+        return shlex.split(line)
     # *line* contains a quote that is not closed.
     except ValueError:
-        return as_list(line.split())
+        return line.split()
 
 
 def as_list(arguments: Sequence[str]) -> str:

@@ -107,8 +107,8 @@ def _job(
 class Filling:
     """The plan of a backfill.
 
-    ``run`` lists the occurrences to run, oldest first. ``done`` is the number of occurrences that need no run, because
-    they have already run, or because another run stood for them.
+    ``run`` lists the occurrences to run, oldest first. ``done`` is the number of occurrences that get no job, because
+    they already have one, or because the job of another stands for them.
 
     ``gone`` lists the ledger rows from which the backfill takes occurrences, and which are deleted. ``left`` lists new
     rows for the other occurrences of these rows. ``was`` maps each occurrence in ``run`` to the row that covered it, if
@@ -133,9 +133,10 @@ def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first:
     """Decide which occurrences from *first* to *last* still have to run. *ledger* contains the ledger rows of that
     range.
 
-    An enqueued occurrence has run. Another run stood for a coalesced one. All other occurrences still have to run: the
-    missed and the skipped ones, and those without a row, which are older than the schedule. Raises UsageError if there
-    are too many occurrences, or if a row cannot be split because it belongs to a definition with different times.
+    An enqueued occurrence has a job, which may wait or be dead. The job of another occurrence stands for a coalesced
+    one. All other occurrences still have to run: the missed and the skipped ones, and those without a row, which are
+    older than the schedule. Raises UsageError if there are too many occurrences, or if a row cannot be split because it
+    belongs to a definition with different times.
     """
     when = timing(schedule.cron, schedule.every, schedule.timezone)
     count, _, _ = when.span(first - MICROSECOND, last)
@@ -182,7 +183,7 @@ def backfill(
     host: str,
     dry_run: bool,
 ) -> Filling:
-    """Run the occurrences from *first* to *last* that have not run. Record them in the ledger, so that none runs twice.
+    """Run the occurrences from *first* to *last* that have no job. Record them in the ledger, so that none runs twice.
 
     The jobs are due now, oldest first. They run one at a time unless the schedule allows overlap. The range ends at the
     watermark at the latest. Raises UsageError if the range begins after the watermark, or before *retention*, because

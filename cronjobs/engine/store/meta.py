@@ -167,16 +167,19 @@ def qualified(connection: Connection, name: str) -> str:
 
 
 def database_name(connection: Connection) -> str:
-    """Return the database's URL without any part that may contain a password.
+    """Return the database's URL without any part that may contain a password, and the configured schema if any.
 
     Works with any connection that can enqueue.
     """
+    schema = schema_of(connection)
+    suffix = "" if schema is None or connection.dialect.name == "sqlite" else f"?schema={schema}"
     where = getattr(connection, "where", None)
     if where is not None:
-        return str(where())
+        return f"{where()}{suffix}"
     url = connection.engine.url
     if connection.dialect.name == "sqlite" and url.database:
         # A relative path means a different file to an app in another folder.
         url = url.set(database=str(Path(url.database).absolute()))
     # The query string may also contain a password.
-    return url.set(drivername=url.get_backend_name(), query={}).render_as_string(hide_password=True)
+    plain = url.set(drivername=url.get_backend_name(), query={})
+    return f"{plain.render_as_string(hide_password=True)}{suffix}"

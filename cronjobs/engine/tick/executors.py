@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import subprocess
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,10 +43,11 @@ class Supervision:
     database: str
     executor: str
     queue: str | None = None
+    setup: str | None = None  # see ``Handover.setup``
 
     @classmethod
     def of(cls, settings: Settings, executor: str, queue: str | None) -> Supervision:
-        return cls(str(settings.file), settings.database, executor, queue)
+        return cls(str(settings.file), settings.database, executor, queue, settings.setup)
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -58,7 +59,8 @@ class Supervision:
 
     @property
     def lock_name(self) -> str:
-        return f"executor-{sha256(self.encode()).hexdigest()[:24]}.lock"
+        # A tick of manage.py has a ``setup`` that another tick with the same file may lack.
+        return f"executor-{sha256(replace(self, setup=None).encode()).hexdigest()[:24]}.lock"
 
 
 class SupervisorLock:

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from support.inboxes import Smtp, Web, closed_port
 from support.inboxes import smtp as smtp
 from support.inboxes import web as web
 
-from cronjobs.clock import SYSTEM
+from cronjobs.clock import SYSTEM, Clock
 from cronjobs.contrib.alerts import alert_rounds, command, deliver
 from cronjobs.contrib.alerts import hook as alert_hook
 from cronjobs.contrib.alerts.texts import note
@@ -43,6 +44,7 @@ from cronjobs.engine.execution import strays
 from cronjobs.engine.store.acks import StoredAck, put_ack
 from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.store.schedules import pause
+from cronjobs.engine.tick.extras import RunSummary
 from cronjobs.engine.tick.mail_throttle import Alarm, away_name
 from cronjobs.errors import DatabaseBusy, DatabaseError, Problem
 
@@ -612,11 +614,44 @@ def test_ticks_that_never_have_time_left_look_before_their_work(
     assert len(early) == 1, "after an outage the work goes first"
 
 
-@pytest.mark.parametrize("budget_s", [5.0, 8.0, 20.0, 50.0])
-def test_a_look_before_the_work_has_the_time_that_a_look_needs(budget_s: float) -> None:
-    until = alert_hook.early_until(100.0, 100.0 + budget_s)
-    assert until <= 100.0 + budget_s
-    assert until - 100.0 - alert_hook.LEFT_FOR_MARKS_S >= alert_hook.LEAST_LEFT_S
+@dataclass
+class Running:
+    """A clock that also runs a little between two readings."""
+
+    of_test: Clock
+    ran_s: float = 0.0
+
+    def now(self) -> datetime:
+        return self.of_test.now()
+
+    def monotonic(self) -> float:
+        self.ran_s += 0.001
+        return self.of_test.monotonic() + self.ran_s
+
+    @property
+    def stands_at(self) -> datetime | None:
+        return self.of_test.stands_at
+
+
+@pytest.mark.parametrize("budget_s", [6.0, 15.0, 55.0])
+def test_under_a_steady_load_a_finding_is_told_within_two_minutes(
+    database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch, budget_s: float
+) -> None:
+    def without_time(hook: alert_hook.AlertHook, _summary: RunSummary) -> None:
+        if hook._early is not None:
+            hook._early.join()
+
+    stage = Stage(database, tmp_path, alerting(webhook(web)))
+    monkeypatch.setattr(alert_hook.AlertHook, "end", without_time)
+    [host] = stage.hosts
+    host.clock = Running(host.clock)
+    stage.kill_a_job()
+    for seconds in (0, 59, 61):
+        assert web.got == []
+        stage.clock.advance(timedelta(seconds=seconds))  # type: ignore[attr-defined]
+        put(database)
+        host.tick(budget_s)
+    assert len(web.got) == 1
 
 
 def test_a_look_is_overdue_where_ticks_come_and_none_has_ever_looked() -> None:

@@ -111,7 +111,7 @@ def test_a_job_that_ends_during_a_look_does_not_delay_the_alert(
     assert told(web) == [("dead", False)]
 
 
-def test_facts_that_change_all_the_time_end_the_looks_of_a_tick(
+def test_facts_that_change_all_the_time_delay_only_the_end_of_a_finding(
     database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(database, tmp_path, alerting(webhook(web)))
@@ -126,10 +126,32 @@ def test_facts_that_change_all_the_time_end_the_looks_of_a_tick(
     stage.kill_a_job()
     monkeypatch.setattr(alert_rounds, "judge", another_job_ends)
     stage.tick()
-    assert (len(looks), told(web)) == (alert_rounds.LOOKS, [])
+    assert (len(looks), told(web)) == (alert_rounds.LOOKS, [("dead", False)])
+    stage.settle_deaths()
+    stage.minutes(1)
+    assert told(web) == [("dead", False)], "it may have begun again"
     monkeypatch.setattr(alert_rounds, "judge", findings.judge)
     stage.minutes(1)
-    assert told(web) == [("dead", False)]
+    assert told(web) == [("dead", False), ("dead", True)]
+
+
+def test_an_overtaken_look_adds_nothing_while_another_process_looks(
+    database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(database, tmp_path, alerting(webhook(web)))
+
+    def another_looks(*given: Any) -> Any:
+        stage.clock.advance(MINUTE / 60)  # type: ignore[attr-defined]
+        with database.write() as connection:
+            look_soon(connection)
+            assert store.begin_look(connection, anyway=False) is not None
+        return findings.judge(*given)
+
+    stage.kill_a_job()
+    monkeypatch.setattr(alert_rounds, "LOOKS", 1)
+    monkeypatch.setattr(alert_rounds, "judge", another_looks)
+    stage.tick()
+    assert stage.rows(tables.findings) == []
 
 
 def test_a_look_that_facts_overtook_is_done_again(

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.configfile import DATABASE, cases, problems
+
+from cronjobs.contrib.dask.supervisor import settings_of
+from cronjobs.contrib.dask.worker_home import token_database
+from cronjobs.engine.config.load import load
+from cronjobs.engine.tick.executors import Supervision
 
 BAD_VALUES = cases(r"""
 executors: {c: {dask: "tcp://scheduler:8786"}}
@@ -26,3 +32,22 @@ def test_a_bad_value_is_told_with_its_place_and_what_to_write(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert problems(DATABASE + line) == [f"cronjobs.yaml:{said}"]
+
+
+@pytest.mark.parametrize(("in_file", "expected"), [("", "django.setup"), ("setup: shop.prepare\n", "shop.prepare")])
+def test_what_sets_up_the_handlers_of_a_tick_also_does_so_in_its_supervisor_and_on_workers(
+    in_file: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick of manage.py sets up Django, whatever the file says."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "cronjobs.yaml"
+    file.write_text(DATABASE + in_file)
+    (tmp_path / "shop.py").write_text("def prepare(): pass\n")
+    plain = load(file, environ={})
+    ticks = replace(plain, setup=plain.setup or "django.setup")
+    given = Supervision.decode(Supervision.of(ticks, "cluster", None).encode())
+    assert given.lock_name == Supervision.of(plain, "cluster", None).lock_name
+    claimed = settings_of(given)
+    here, database = token_database(claimed)
+    database.close()
+    assert (claimed.setup, here.setup) == (expected, expected)

@@ -126,6 +126,13 @@ def test_ticks_before_restore_do_not_run_lines_twice(surgery: Surgery) -> None:
     assert "and ticks on beta (" in said["text"], "another host runs the lines, whatever this crontab has"
 
 
+def test_the_parts_of_a_lingering_tick_are_one_tick(surgery: Surgery) -> None:
+    _twice(surgery)
+    assert surgery.see()["overlapping ticks"]["status"] == "warning"
+    surgery.world.file("run: {linger: true}\n", **MINUTELY)
+    assert surgery.see()["overlapping ticks"]["status"] == "ok"
+
+
 def test_the_host_has_the_name_that_its_crontab_gives_it(surgery: Surgery) -> None:
     surgery.world.tick(utc("2026-03-02T09:00:10"), "web1")
     assert surgery.see()["ticks"]["status"] == "warning"

@@ -143,6 +143,8 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("ok", host.overlapping(ticks(0, 60, 120, 121, 180, 240, 300), MINUTE), "ends before"),  # one by hand
     ("warning", host.overlapping(ticks(*range(0, 600, 60), took=70), MINUTE), "was still running"),
     ("warning", host.overlapping(ticks(0, 1, 60, 61, 120, 121), MINUTE), "two crontab lines start ticks"),
+    ("ok", host.overlapping(ticks(0, 3, 6, 10, 60, 63, 66, 70), MINUTE, lingers=True), "ends before"),
+    ("warning", host.overlapping(ticks(*range(0, 60, 6), took=7), MINUTE, lingers=True), "was still running"),
     ("not applicable", host.overlapping(ticks(0), MINUTE), ""),
     # folders and disks
     ("ok", host.state_folder(STATE), "survives a restart"),

@@ -674,6 +674,23 @@ def test_install_refuses_while_cron_runs_what_a_schedule_runs(cron_host: Host) -
     assert cron_host.crontab == old + cron_host.block
 
 
+@pytest.mark.parametrize("wrapped", [False, pytest.param(True, marks=pytest.mark.needs("contrib.exec"))])
+def test_a_line_is_recognised_in_a_command_that_is_a_list(cron_host: Host, wrapped: bool) -> None:
+    cron_host.has("15 2 * * * pg_dump -f '/b/my app' app\n@hourly tidy | log\n")
+    cron_host.config.write_text("database: sqlite:///x.db\n")
+    assert not wrapped or cron_host.cli("wrap").exit_code == 0
+    cron_host.config.write_text(
+        "database: sqlite:///x.db\n"
+        "schedules:\n"
+        '  dump: {cron: "15 2 * * *", command: [pg_dump, -f, /b/my app, app]}\n'
+        '  other: {cron: "15 2 * * *", command: [pg_dump, -f, /b/my, app, app]}\n'
+        '  input: {cron: "15 2 * * *", command: [pg_dump, -f, /b/my app, app], stdin: y}\n'
+        '  piped: {cron: "@hourly", command: [tidy, "|", log]}\n'
+    )
+    said = str(cron_host.cli("install").exception)
+    assert "cron itself runs line 1 (dump) of your crontab" in said
+
+
 @pytest.mark.needs("contrib.exec")
 def test_a_wrapped_line_that_a_schedule_also_runs_is_named_and_unwrapped_first(cron_host: Host) -> None:
     old = "15 2 * * * backup 'a b'\n@hourly tidy\n5 5 * * * joe%hello\n"
@@ -972,11 +989,11 @@ def test_wrap_names_the_lines_that_record_for_another_project(cron_host: Host, m
 
 
 def test_swap_refuses_while_cron_runs_a_line_whose_schedule_has_another_command(cron_host: Host) -> None:
-    """The entry may do the same as an argument list: then the line would run twice."""
+    """The entry may do the same in another way: then the line would run twice."""
     old = "* * * * * heartbeat\n@hourly b\n"
     imported(cron_host, old)
     text = cron_host.config.read_text()
-    cron_host.config.write_text(text.replace('[/bin/sh, "-c", heartbeat]', "[heartbeat]"))
+    cron_host.config.write_text(text.replace('[/bin/sh, "-c", heartbeat]', "[/bin/heartbeat]"))
     assert cron_host.config.read_text() != text
     said = str(cron_host.cli("swap").exception)
     assert "cron runs line 1 (heartbeat), and a schedule of that name runs another command: both commands would" in said

@@ -381,7 +381,7 @@ def test_runs_of_exec_with_the_name_of_a_schedule_are_mentioned(world: World) ->
     at = world.database.clock.now()
     ended = {"status": "succeeded", "attempts": 1, "started_at": at, "finished_at": at}
     put(world.database, job_type="exec:s", **ended)
-    said = 'A crontab line that runs through cronjobs exec has the name s, too; see "cronjobs explain exec:s".'
+    said = '"cronjobs exec" has recorded runs with the name s, too; see "cronjobs explain exec:s".'
     assert world.ask("s").steady[-1] == world.ask("s", "--at", "01:59").steady[-1] == said
     assert "cronjobs exec s" in world.ask("exec:s")
 

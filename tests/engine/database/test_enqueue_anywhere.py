@@ -163,8 +163,10 @@ def test_the_tables_may_live_in_a_schema_of_their_own(postgres_url: str, kind: s
     with opened_database(postgres_url, "jobs") as database:
         migrations.upgrade(database)
     with opened(kind, postgres_url) as user:
-        with pytest.raises(SchemaMissing):
+        with pytest.raises(SchemaMissing, match=r"/test_\d+ has no cronjobs tables"):
             enqueue(user.target, "t.say")
+        with pytest.raises(SchemaMissing, match=r"/test_\d+\?schema=job has no cronjobs tables"):
+            enqueue(user.target, "t.say", schema="job")
         enqueue(user.target, "t.say", schema="jobs", idempotency_key="k")
         again = enqueue(user.target, "t.say", schema="jobs", idempotency_key="k", on_conflict="replace")
         assert not again.new
