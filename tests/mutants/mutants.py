@@ -2089,8 +2089,8 @@ MUTANTS = (
     Mutant(
         "swap does not name the schedules that it takes over",
         "cronjobs/contrib/take_over/swap_cli.py",
-        "[*taken, *double_runs.left_to_cron(old, wanted.settings)]",
-        "double_runs.left_to_cron(old, wanted.settings)",
+        "[*taken, *double_runs.left_to_cron(old, wanted.settings.schedules)]",
+        "double_runs.left_to_cron(old, wanted.settings.schedules)",
         (TAKE_OVER,),
     ),
     Mutant(
@@ -2117,7 +2117,7 @@ MUTANTS = (
     Mutant(
         "install runs again what cron ran of a line that has lost its schedule",
         "cronjobs/desk/cli/crontab.py",
-        "force, double_runs.left_to_cron(old, wanted.settings))",
+        "force, double_runs.left_to_cron(old, wanted.settings.schedules))",
         "force, ())",
         (TAKE_OVER,),
     ),

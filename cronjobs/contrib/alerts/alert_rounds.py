@@ -177,7 +177,8 @@ class Alerting:
         leased = self._lease(names, min(PATIENCE_S, spare_s))
         answers: list[tuple[Sequence[DueAlert], str | None]] = []
         delivered = False
-        for name, error in deliver(self._messages(leased), self.channels, self.settings, min(CHANNEL_S, left_s())):
+        messages, folder = self._messages(leased), self.settings.folder
+        for name, error in deliver(messages, self.channels, folder, min(CHANNEL_S, left_s())):
             self.emit(
                 events.alert_sent(name, len(leased[name]))
                 if error is None

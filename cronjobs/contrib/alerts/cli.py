@@ -47,7 +47,7 @@ def send_test(
     chosen = [name for name in channels if channel in (None, name)]
     trust.require(settings, os.environ, programs=True)
     messages = {name: note(test_words(name), settings, host, now) for name in chosen}
-    errors = dict(deliver(messages, channels, settings))
+    errors = dict(deliver(messages, channels, settings.folder))
     for name in chosen:
         error = errors[name]
         if error is None:

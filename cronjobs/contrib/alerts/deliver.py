@@ -11,7 +11,7 @@ from typing import Final
 
 from cronjobs.clock import SYSTEM
 from cronjobs.contrib.alerts.texts import Message
-from cronjobs.engine.config.settings import AlertChannel, CommandChannel, MailChannel, Settings
+from cronjobs.engine.config.settings import AlertChannel, CommandChannel, MailChannel
 from cronjobs.masking import mask
 from cronjobs.model import rough
 from cronjobs.text import one_line
@@ -24,7 +24,7 @@ LONGEST_ERROR: Final = 300
 def deliver(
     messages: Mapping[str, Message],
     channels: Mapping[str, AlertChannel],
-    settings: Settings,
+    folder: Path,
     timeout_s: float = CHANNEL_S,
 ) -> Iterator[tuple[str, str | None]]:
     """Send *messages* (channel name → message) in parallel. Never raises.
@@ -42,7 +42,7 @@ def deliver(
     def run(name: str) -> None:
         error: str | None = "the channel's thread ended without a result"
         try:
-            _send(channels[name], messages[name], settings.folder, timeout_s)
+            _send(channels[name], messages[name], folder, timeout_s)
             error = None
         except Exception as failure:  # a library may raise any exception on a bad response
             # The socket may time out first. urllib wraps that error in its own, as `reason`.
@@ -64,7 +64,7 @@ def deliver(
         except queue.Empty:
             break
         waiting.remove(name)
-        yield name, None if error is None else one_line(mask(error, settings.secrets), LONGEST_ERROR)
+        yield name, None if error is None else one_line(mask(error, messages[name].secrets), LONGEST_ERROR)
     yield from ((name, no_answer) for name in waiting)
 
 

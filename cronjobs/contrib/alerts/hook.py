@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -140,10 +140,10 @@ def _alert_outage(settings: Settings, kind: str, text: str, until: float) -> Non
     left_s = until - SYSTEM.monotonic() - LEFT_FOR_MARKS_S
     if left_s < LEAST_S:
         return
-    channels = _channels(settings).values()
-    due = [each.name for each in channels if each.only.asks_for(kind) and alarm.is_due(each.name, now)]
+    channels = _channels(settings)
+    due = [each.name for each in channels.values() if each.only.asks_for(kind) and alarm.is_due(each.name, now)]
     message = texts.note(text, settings, Identity.here().host, now)
-    for name, failed in _deliver(due, message, settings, left_s):
+    for name, failed in deliver(dict.fromkeys(due, message), channels, settings.folder, min(CHANNEL_S, left_s)):
         if failed is None:
             alarm.worth_mailing(name, now)  # record only what was sent, so that the next tick sends the rest
 
@@ -151,20 +151,14 @@ def _alert_outage(settings: Settings, kind: str, text: str, until: float) -> Non
 def alert_outage_over(settings: Settings, now: datetime, left_s: float) -> None:
     """Report the end of this host's outage to the channels that got its alert."""
     alarm = _alarm(settings.file)
-    causes = alarm.causes()
-    channels = [name for name in _channels(settings) if name in causes]
-    if not channels:
+    causes, channels = alarm.causes(), _channels(settings)
+    told = [name for name in channels if name in causes]
+    if not told:
         return
     message = texts.note(texts.back(), settings, Identity.here().host, now)
-    for name, failed in _deliver(channels, message, settings, left_s):
+    for name, failed in deliver(dict.fromkeys(told, message), channels, settings.folder, min(CHANNEL_S, left_s)):
         if failed is None:
             alarm.forget(name)
-
-
-def _deliver(
-    names: Sequence[str], message: texts.Message, settings: Settings, left_s: float
-) -> Iterator[tuple[str, str | None]]:
-    return deliver(dict.fromkeys(names, message), _channels(settings), settings, min(CHANNEL_S, left_s))
 
 
 def _channels(settings: Settings) -> Mapping[str, AlertChannel]:

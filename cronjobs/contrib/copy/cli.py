@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -22,7 +23,6 @@ from cronjobs.desk.cli.project_database import missing_file, operator
 from cronjobs.desk.insight.formatting import counted
 from cronjobs.engine.command.database import open_database
 from cronjobs.engine.command.printing import complain, echo, echo_json
-from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.variables import Variables
 from cronjobs.engine.schema.ensure_tables import require_tables
 from cronjobs.errors import CronjobsError, SchemaMissing, UsageError
@@ -77,7 +77,7 @@ def copy(
     if to is not None and masking.url_passwords(to):
         complain("anyone who lists processes can see a password on the command line: use --to '${NEW_URL}' instead")
     typed = to
-    old, to = (None if url is None else _filled(url, settings) for url in (old, to))
+    old, to = (None if url is None else _filled(url, settings.folder, settings.secrets) for url in (old, to))
     here, there = (replace(settings, database=url) if url else settings for url in (old, to))
     if file := missing_file(here):
         raise UsageError(f"there is no database {file} to copy from")
@@ -123,14 +123,14 @@ def _upgrade(typed: str | None) -> str:
     return f'CRONJOBS_DATABASE_URL="{filled_by_the_shell}" cronjobs db upgrade'
 
 
-def _filled(url: str, settings: Settings) -> str:
+def _filled(url: str, folder: Path, secrets: frozenset[str]) -> str:
     """Replace ``${NAME}`` and ``${file:…}`` in *url*, as in the configuration file."""
     try:
-        text, came_in = Variables(os.environ, settings.folder).fill(url)
+        text, came_in = Variables(os.environ, folder).fill(url)
     except ValueError as error:
         raise UsageError(str(error)) from None
     passwords = masking.url_passwords(text)
-    secrets = settings.secrets | masking.long_enough(came_in) | passwords
+    secrets |= masking.long_enough(came_in) | passwords
     # A URL without a password is no secret, so do not mask it.
     masking.remember(secrets if passwords else secrets - {text})
     return text

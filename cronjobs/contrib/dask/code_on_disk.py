@@ -5,16 +5,16 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
-from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.registry import Registration
 
 Mark = tuple[int, int, int]
 
 
-def changes_from_now(settings: Settings, handlers: Iterable[Registration]) -> Callable[[], bool]:
-    """Return a function that checks whether the configuration or the handlers' files have changed since this call."""
-    files = [str(file) for file in settings.contents]
+def changes_from_now(configuration: Iterable[Path], handlers: Iterable[Registration]) -> Callable[[], bool]:
+    """Return a function that checks whether the *configuration* or the handlers' files have changed since this call."""
+    files = [str(file) for file in configuration]
     for registration in handlers:
         try:
             files.append(inspect.getsourcefile(inspect.unwrap(registration.handler)) or "")

@@ -90,7 +90,7 @@ def _supervise(supervision: Supervision, settings: Settings, lock: SupervisorLoc
     watchdog.harden(settings.run.lease)
     types, identity = job_types.load(settings), Identity.here()
     mine = [each.registration for each in types.types.values() if each.executor == executor.name]
-    has_changed = changes_from_now(settings, [each for each in mine if each is not None])
+    has_changed = changes_from_now(settings.contents, [each for each in mine if each is not None])
     database = Database(parse_url(settings.database, settings.schema), connections=4)
     log = Log(settings.log).write
     extras = extras_of_job(settings, database, log)

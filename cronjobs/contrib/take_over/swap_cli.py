@@ -118,7 +118,7 @@ def swap(
         echo_dry_run(old, new)
     else:
         environment = host.environment(new, wanted.file)
-        run_by_cron = [*taken, *double_runs.left_to_cron(old, wanted.settings)]
+        run_by_cron = [*taken, *double_runs.left_to_cron(old, wanted.settings.schedules)]
         for _ in range(TRIALS):
             # If ticks already run the lines, waiting would only let cron run them once more.
             minute = _wait_for_second(EARLY if crontab.find(old, wanted.file) is None else AFTER_CRON)
@@ -276,7 +276,7 @@ def _require_no_other_work(file: Path, old: str, restored: str) -> None:
         stops.append(f"nothing would run its other schedules ({_some(other)})")
     scheduled = {schedule.job for schedule in settings.schedules.values()}
     # If a type that ``import`` wrote for a line has no schedule, cron runs the line.
-    enqueued = [*(settings.job_types.keys() - scheduled - double_runs.types_of_lines(restored, settings))]
+    enqueued = [*(settings.job_types.keys() - scheduled - double_runs.types_of_lines(restored, settings.job_types))]
     if settings.imports:
         stops.append("jobs that your code enqueues would wait")
     elif enqueued:

@@ -97,18 +97,21 @@ class Current:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def __post_init__(self) -> None:
-        self._read = _stamps(self.settings)
+        self._read = self._stamps()
         self._types = assembled(self.settings, [])
 
     def now(self) -> tuple[Settings, JobTypes]:
         with self._lock:
-            stamps = _stamps(self.settings)
+            stamps = self._stamps()
             if self.reload is not None and (self.settings.broken or stamps != self._read):
                 self.settings = _read_again(self.settings, self.reload)
                 # Keep the stamps from before the reading: the file may have changed meanwhile.
-                self._read = _stamps(self.settings) | stamps
+                self._read = self._stamps() | stamps
                 self._types = assembled(self.settings, [])
             return self.settings, self._types
+
+    def _stamps(self) -> dict[Path, Stamp]:
+        return {file: _stamp(file) for file in (self.settings.file, *self.settings.contents)}
 
 
 def _read_again(before: Settings, reload: Callable[[], Settings]) -> Settings:
@@ -118,10 +121,6 @@ def _read_again(before: Settings, reload: Callable[[], Settings]) -> Settings:
         fault = Problem(str(before.file), 0, 0, "", str(error))
         problems = error.problems if isinstance(error, ConfigError) else (fault,)
         return replace(before, broken=True, problems=tuple(problems))
-
-
-def _stamps(settings: Settings) -> dict[Path, Stamp]:
-    return {file: _stamp(file) for file in (settings.file, *settings.contents)}
 
 
 def _stamp(file: Path) -> Stamp:

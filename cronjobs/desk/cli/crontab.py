@@ -134,7 +134,7 @@ def install(
         echo_dry_run(old, new)
         return
     environment = host.environment(new, wanted.file)
-    tick = trial(wanted, environment, force, double_runs.left_to_cron(old, wanted.settings))
+    tick = trial(wanted, environment, force, double_runs.left_to_cron(old, wanted.settings.schedules))
     if old == new:
         echo(f"{host.user().pw_name}'s crontab already has this line:")
     else:

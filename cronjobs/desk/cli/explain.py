@@ -160,7 +160,7 @@ def explain(
             if evidence is not None and ranged:
                 _print_range(evidence, since, until, back, limit, as_json)
             elif isinstance(evidence, ScheduleEvidence):
-                explanation = _of_schedule(connection, evidence, at, settings, types)
+                explanation = _of_schedule(evidence, at)
             elif evidence is not None:
                 explanation = evidence.latest() if at is None else evidence.at(_asked(at, evidence, "--at").at)
             elif timed and _is_job_or_type(connection, what, settings, types):
@@ -175,13 +175,8 @@ def explain(
     leaving.leave(code, stuck=False)  # do not wait for threads that the user's modules started
 
 
-def _of_schedule(
-    connection: Connection,
-    evidence: ScheduleEvidence,
-    at: str | None,
-    settings: Settings,
-    types: Callable[[], JobTypes],
-) -> Explanation:
+def _of_schedule(evidence: ScheduleEvidence, at: str | None) -> Explanation:
+    connection, settings, types = evidence.connection, evidence.settings, evidence.types
     facts = evidence.now_and_last() if at is None else evidence.at(_asked(at, evidence, "--at"))
     if facts.job is not None:
         facts = replace(facts, job=with_obstacles(connection, facts.job, settings, types))

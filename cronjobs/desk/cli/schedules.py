@@ -25,7 +25,7 @@ from cronjobs.engine.schedules.definition import definition as definition_of
 from cronjobs.engine.schedules.planning import read
 from cronjobs.engine.store import schedules
 from cronjobs.engine.store.schedules import StoredSchedule
-from cronjobs.errors import CronjobsError
+from cronjobs.errors import CronjobsError, Problem
 from cronjobs.masking import hidden_json
 from cronjobs.model import duration_text
 from cronjobs.text import nearest
@@ -111,7 +111,7 @@ def show(
     zone = _value(found["definition"], "timezone")
     own = Times(times.now, zone) if isinstance(zone, str) and zone_exists(zone) else times
     in_force = [each for each in (here.pauses if here else ()) if each.until is None or each.until > times.now]
-    as_text = [*_lines(found, own, settings, in_force), "", *_ledger_lines(ledger, own)]
+    as_text = [*_lines(found, own, settings.problems_of(name), in_force), "", *_ledger_lines(ledger, own)]
     write([json_text(found | {"ledger": ledger})] if as_json else as_text)
 
 
@@ -201,12 +201,12 @@ def unknown_schedule(name: str, known: Sequence[str]) -> str:
     return f'there is no schedule "{safe(name, 80)}": {hint}'
 
 
-def _lines(found: Mapping[str, Any], times: Times, settings: Settings, pauses: Sequence[Any]) -> list[str]:
+def _lines(found: Mapping[str, Any], times: Times, problems: Sequence[Problem], pauses: Sequence[Any]) -> list[str]:
     state, definition, room = found["state"], found["definition"], width() - 11
     lines = [f"schedule {safe(found['name'])}  {coloured(state, COLOURS.get(state, 'green'))}"]
     remark = "; ".join(_pause_text(each, times) for each in pauses) if state == "paused" else _STATES[state]
     if state == "disabled":
-        remark = ": ".join([remark, *map(str, settings.problems_of(found["name"]))])
+        remark = ": ".join([remark, *map(str, problems)])
     lines += labelled("", wrapped(safe(remark, 600), room) if remark else [])
     zone = safe(_value(definition, "timezone"), 60)
     lines += labelled("timing", [f"{safe(timing_text(definition))}  ({zone})" if definition else "?"])

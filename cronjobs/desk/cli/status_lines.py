@@ -167,7 +167,7 @@ def work_lines(
     """
     room = (width() if is_cut() else UNCUT) - LABEL_WIDTH
     lines = labelled("running", _running_lines(health, settings, types, times, room))
-    lines += labelled("waiting", _waiting_lines(health, settings, times, room))
+    lines += labelled("waiting", _waiting_lines(health, settings.run.every, times, room))
     lines += labelled("queues", _queue_lines(health, times, trends, room))
     lines += labelled("dead", [_dead_text(health)])
     pauses = first([pause_text(pause, times) for pause in health.pauses], 4)
@@ -238,7 +238,7 @@ def _running_lines(health: Health, settings: Settings, types: JobTypes, times: T
     return lines
 
 
-def _waiting_lines(health: Health, settings: Settings, times: Times, room: int) -> list[str]:
+def _waiting_lines(health: Health, every: timedelta, times: Times, room: int) -> list[str]:
     due, future, late, failed = (health.waiting.total(what) for what in ("due", "future", "late", "failed"))
     if not due + future:
         return ["nothing", *_cap_lines(health, room)]
@@ -256,7 +256,7 @@ def _waiting_lines(health: Health, settings: Settings, times: Times, room: int) 
         lines += wrapped(f"{count:,} due in paused queues: {safe(', '.join(paused), 60)}", room)
     lines += _cap_lines(health, room)
     limited = first([_limited_text(health, limit, count) for limit, count in health.waiting.limited.items()], 4)
-    no_time = first(_without_time(health, settings.run.every), 4)
+    no_time = first(_without_time(health, every), 4)
     return lines + [part for line in [*limited, *no_time] for part in wrapped(line, room, "  ")]
 
 

@@ -99,10 +99,10 @@ def doubled(crontab: str, settings: Settings) -> DoubleRuns:
     return DoubleRuns(found, wrapped, changed)
 
 
-def types_of_lines(crontab: str, settings: Settings) -> set[str]:
-    """Return the job types of *settings* that run a line of *crontab*, with or without a schedule."""
+def types_of_lines(crontab: str, job_types: Mapping[str, JobTypeSettings]) -> set[str]:
+    """Return the *job_types* that run a line of *crontab*, with or without a schedule."""
     lines = [unwrapped(line) or line for line in job_lines(crontab)]
-    return {name for name, job_type in settings.job_types.items() if any(runs_line(job_type, line) for line in lines)}
+    return {name for name, job_type in job_types.items() if any(runs_line(job_type, line) for line in lines)}
 
 
 def orphans(crontab: str, settings: Settings, numbers: Collection[int]) -> list[int]:
@@ -122,14 +122,14 @@ def _run_by(settings: Settings, lines: Sequence[tuple[CrontabEntry, CrontabEntry
     return found
 
 
-def left_to_cron(crontab: str, settings: Settings) -> list[str]:
-    """Return the names of the lines that cron runs and that have no schedule in *settings*.
+def left_to_cron(crontab: str, schedules: Collection[str]) -> list[str]:
+    """Return the names of the lines that cron runs and that are not among the *schedules* of the file.
 
     The database may still hold a schedule of such a name if ``restore`` has given the line back to cron.
     """
     names = names_of_lines(crontab)
     named = (names.get(line.number) for line in job_lines(crontab))
-    return [name for name in named if name is not None and name not in settings.schedules]
+    return [name for name in named if name is not None and name not in schedules]
 
 
 def names_of_lines(crontab: str) -> dict[int, str]:

@@ -15,7 +15,7 @@ from cronjobs.desk.crontab.double_runs import DoubleRuns, doubled
 from cronjobs.desk.crontab.lines import job_lines, starts_ticks
 from cronjobs.engine.config import load as configuration
 from cronjobs.engine.config.settings import Settings
-from cronjobs.engine.database.address import parse_url
+from cronjobs.engine.database.address import Address, parse_url
 from cronjobs.errors import CronjobsError
 
 
@@ -116,14 +116,13 @@ def _target(crontab: str, config: Path, root: Path) -> tuple[object, ...] | str:
     """Return the project, environment and database that the block of *config* reaches, or why it reaches none."""
     try:
         settings = configuration.load(config, environ=host.environment(crontab, config, root=root))
-        return settings.project, settings.environment, _place(settings)
+        return settings.project, settings.environment, _place(parse_url(settings.database, settings.schema))
     except CronjobsError as error:
         return error.lines[0]
 
 
-def _place(settings: Settings) -> tuple[object, ...]:
+def _place(address: Address) -> tuple[object, ...]:
     """Return a value that identifies the database, whichever user connects to it."""
-    address = parse_url(settings.database, settings.schema)
     url = address.url
     if address.is_sqlite:
         return (os.path.realpath(str(url.database)),)

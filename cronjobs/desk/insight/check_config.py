@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from importlib.util import find_spec
@@ -68,12 +68,13 @@ def check(
     me = os.geteuid()
     others = trust.look(settings, {**environ, "PATH": CRON_PATH}, me)
     problems: list[Problem] = []
-    names = [] if known is None else list(_names(place, settings, known))
+    names = [] if known is None else list(_names(place, known))
+    timeouts = [] if known is None else list(_timed(settings.schedules, known))
     if known is not None:
-        findings += [_fault(place, settings, fault) for fault in known.faults]
-        problems += [each.problem for each in names if not each.by_fault]
-        problems += [each.problem for each in _timeouts(place, settings, known)]
-    problems += [*_commands(place, settings, environ), *_files(place, settings)]
+        findings += [_fault(place, fault) for fault in known.faults]
+    problems += [each.problem for each in names if not each.by_fault]
+    problems += [each.problem for each in _too_long(place, settings.run, timeouts)]
+    problems += [*_commands(place, environ), *_files(place)]
     if said := other_module(settings, environ.get(MODULE)):
         problems.append(place.problem(said, f"env.{MODULE}", "env"))
     refused = [found for found in others if found.refused]
@@ -85,11 +86,11 @@ def check(
         (*findings, *map(ConfigFinding, problems)),
         (
             *_limits(place, settings.run),
-            *_stored_secrets(place, settings),
+            *_stored_secrets(place, settings.schedules),
             *(each.problem for each in names if each.by_fault),
             *(_written_by_others(place, found) for found in others if not found.refused),
-            *(_long_jobs(place, settings, known) if known is not None else ()),
-            *(_tight(place, settings, known) if known is not None else ()),
+            *_long_jobs(place, settings.run, timeouts),
+            *_tight(place, settings.run.budget, timeouts),
             *(place.problem(text, *paths) for text, paths in check_notes.notes(settings, known)),
             *_clock_changes(place, settings.schedules, now),
         ),
@@ -100,7 +101,7 @@ def check(
 
 def wrong_names(settings: Settings, known: JobTypes) -> list[Problem]:
     """Return a problem for each job name and each payload that no handler accepts."""
-    return [each.problem for each in _names(_Place(settings, settings.file.name), settings, known)]
+    return [each.problem for each in _names(_Place(settings, settings.file.name), known)]
 
 
 def misfits(settings: Settings, known: JobTypes) -> list[tuple[str, Problem]]:
@@ -124,12 +125,12 @@ class TimeoutTooLong(NamedTuple):
 
 def never_begin(settings: Settings, known: JobTypes) -> list[TimeoutTooLong]:
     """Return the job types whose jobs never start, since their timeouts fit no tick."""
-    return list(_timeouts(_Place(settings, settings.file.name), settings, known))
+    return list(_too_long(_Place(settings, settings.file.name), settings.run, _timed(settings.schedules, known)))
 
 
 def log_problem(settings: Settings) -> Problem | None:
     """Return why this user cannot write the log, or None."""
-    return _log_problem(_Place(settings, settings.file.name), settings)
+    return _log_problem(_Place(settings, settings.file.name))
 
 
 @dataclass(frozen=True)
@@ -155,11 +156,11 @@ def _written_by_others(place: _Place, found: trust.TrustFinding) -> Problem:
     return place.problem(f"{found.path} {found.what}, who can thus change what runs here: {cure}", "")
 
 
-def _stored_secrets(place: _Place, settings: Settings) -> Iterator[Problem]:
+def _stored_secrets(place: _Place, schedules: Mapping[str, ScheduleSettings]) -> Iterator[Problem]:
     """Report secrets in payloads. Payloads are stored unmasked, so every role that reads jobs sees the secrets."""
-    for name, schedule in settings.schedules.items():
+    for name, schedule in schedules.items():
         text = json.dumps(schedule.payload)
-        if mask(text, settings.secrets) != text:
+        if mask(text, place.settings.secrets) != text:
             said = "a secret in a payload is stored in the database in clear text: read it in the handler instead"
             yield place.problem(said, f"schedules.{name}.payload", f"schedules.{name}")
 
@@ -167,7 +168,8 @@ def _stored_secrets(place: _Place, settings: Settings) -> Iterator[Problem]:
 # --- handlers ---------------------------------------------------------------------------------------------------------
 
 
-def _fault(place: _Place, settings: Settings, fault: Fault) -> ConfigFinding:
+def _fault(place: _Place, fault: Fault) -> ConfigFinding:
+    settings = place.settings
     kind, _, module = fault.where.partition(" ")
     if kind == "setup":
         problem = place.problem(f"{module} {fault.what}", "setup")
@@ -209,8 +211,9 @@ class _WrongName(NamedTuple):
     by_fault: bool = False
 
 
-def _names(place: _Place, settings: Settings, known: JobTypes) -> Iterator[_WrongName]:
+def _names(place: _Place, known: JobTypes) -> Iterator[_WrongName]:
     """Check that the job types named by schedules exist, and that their handlers accept the schedules' payloads."""
+    settings = place.settings
     unusable = {*settings.disabled_job_types, *(fault.where for fault in known.faults)}
     broken = any(fault.where.startswith(("module ", "setup ")) for fault in known.faults)
     perhaps = " The handler may be in a module that cannot be imported." if broken else ""
@@ -268,13 +271,12 @@ def _timed(schedules: Mapping[str, ScheduleSettings], known: JobTypes) -> Iterat
             yield _Timed(given, schedule.timeout, (f"schedules.{name}.timeout",))
 
 
-def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[TimeoutTooLong]:
+def _too_long(place: _Place, run: RunSettings, timeouts: Iterable[_Timed]) -> Iterator[TimeoutTooLong]:
     """Find timeouts that fit no tick.
 
     A tick starts a job only if the job can end within run.budget. The tick itself needs START_UP of that budget.
     """
-    run = settings.run
-    for timed in _timed(settings.schedules, known):
+    for timed in timeouts:
         if timed.job_type.executor is not None:
             # The supervisor of an executor's jobs has no deadline, so every timeout fits.
             continue
@@ -303,10 +305,9 @@ def _timeouts(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Ti
             yield TimeoutTooLong(name, place.problem(text, *timed.places))
 
 
-def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
+def _long_jobs(place: _Place, run: RunSettings, timeouts: Iterable[_Timed]) -> Iterator[Problem]:
     """List all long jobs in one note. A timeout above the budget is no mistake, but changes how the job runs."""
-    run = settings.run
-    of_ticks = [timed for timed in _timed(settings.schedules, known) if timed.job_type.executor is None]
+    of_ticks = [timed for timed in timeouts if timed.job_type.executor is None]
     long = [timed for timed in of_ticks if timed.timeout > run.longest_in_tick]
     if long and run.long_jobs:
         names = ", ".join(f"{timed.job_type.name} ({duration_text(timed.timeout)})" for timed in long)
@@ -318,10 +319,9 @@ def _long_jobs(place: _Place, settings: Settings, known: JobTypes) -> Iterator[P
         )
 
 
-def _tight(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Problem]:
+def _tight(place: _Place, budget: timedelta, timeouts: Iterable[_Timed]) -> Iterator[Problem]:
     """Report timeouts that fit a tick only if nothing delays the tick's start."""
-    budget = settings.run.budget
-    for timed in _timed(settings.schedules, known):
+    for timed in timeouts:
         left = budget - timed.timeout - timed.job_type.stop_grace
         if timed.job_type.executor is None and START_UP <= left <= min(BUSY_START_UP, budget / 3):
             yield place.problem(
@@ -334,10 +334,10 @@ def _tight(place: _Place, settings: Settings, known: JobTypes) -> Iterator[Probl
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def _commands(place: _Place, settings: Settings, environ: Mapping[str, str]) -> Iterator[Problem]:
+def _commands(place: _Place, environ: Mapping[str, str]) -> Iterator[Problem]:
     """Check that cron finds the programs that your shell finds."""
-    for name, entry in settings.job_types.items():
-        if entry.command is not None and (fault := _command_fault(settings, entry, environ)):
+    for name, entry in place.settings.job_types.items():
+        if entry.command is not None and (fault := _command_fault(place.settings, entry, environ)):
             yield place.problem(
                 fault,
                 f"job_types.{name}.command",
@@ -379,8 +379,9 @@ def _command_fault(settings: Settings, entry: JobTypeSettings, environ: Mapping[
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def _files(place: _Place, settings: Settings) -> Iterator[Problem]:
-    if (problem := _log_problem(place, settings)) is not None:
+def _files(place: _Place) -> Iterator[Problem]:
+    settings = place.settings
+    if (problem := _log_problem(place)) is not None:
         yield problem
     if not settings.database:
         if settings.database_unset:
@@ -400,8 +401,9 @@ def _files(place: _Place, settings: Settings) -> Iterator[Problem]:
         yield place.problem("this needs the PostgreSQL driver: pip install 'cronjobs[postgres]'", "database")
 
 
-def _log_problem(place: _Place, settings: Settings) -> Problem | None:
-    fault = None if settings.log is None else why_unwritable(settings.log)
+def _log_problem(place: _Place) -> Problem | None:
+    log = place.settings.log
+    fault = None if log is None else why_unwritable(log)
     return None if fault is None else place.problem(fault, "log")
 
 

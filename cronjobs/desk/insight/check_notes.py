@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def notes(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
     yield from _either_day(settings.schedules)
     yield from _shell_words(settings.job_types)
     yield from _short_delays(settings, known)
-    yield from _limits_of_types(settings, known)
+    yield from _limits_of_types(settings.limits, {*settings.job_types, *(known.types if known is not None else ())})
     yield from _limits_without_effect(settings.limits)
     yield from _old_schema(settings.folder)
     yield from _app_alembic(settings)
@@ -50,10 +50,9 @@ def _shell_words(job_types: Mapping[str, JobTypeSettings]) -> Iterator[Note]:
         yield text, (f"job_types.{name}.command", f"schedules.{name}.command", f"job_types.{name}", f"schedules.{name}")
 
 
-def _limits_of_types(settings: Settings, known: JobTypes | None) -> Iterator[Note]:
+def _limits_of_types(limits: Sequence[Limit], types: Collection[str]) -> Iterator[Note]:
     """Add a note for each limit whose prefix names a job type, since limits count by concurrency key, not by type."""
-    types = {*settings.job_types, *(known.types if known is not None else ())}
-    for limit in settings.limits:
+    for limit in limits:
         named = sorted(
             name
             for name in types

@@ -190,7 +190,7 @@ def job_facts(
     running = running_by_key(connection) if settings.limits else {}
     on_clusters = explaining.workers_of(connection, [row.id for row in rows if row.status == "running"])
     passed, beyond = _passed_over(connection, rows, attempts, around)
-    holders = Holders()
+    holders, budget = Holders(), settings.run.budget
     any_waits = any(row.status in ("queued", "failed") for row in rows)
     judged = judged_types(connection, settings.run.every, types()) if any_waits else None
     of_types: dict[str, TypeFacts] = {}
@@ -223,7 +223,7 @@ def job_facts(
             type_facts=of_types.get(row.job_type) if waits else None,
             passed_over=unless_it_waited_for(stopped_by, passed.get(row.id)),
             out_of_reach=beyond.get(row.id),
-            killed=_killed(connection, row, attempts.get(row.id, ()), around, settings) if len(rows) == 1 else None,
+            killed=_killed(connection, row, attempts.get(row.id, ()), around, budget) if len(rows) == 1 else None,
             cluster_worker=on_clusters.get(row.id),
             executor=job_type.executor if job_type is not None else None,
             long_places=(
@@ -342,14 +342,14 @@ def _begun(job: Any, attempts: Sequence[AttemptFacts]) -> list[datetime]:
 
 
 def _killed(
-    connection: Connection, job: Any, attempts: Sequence[AttemptFacts], around: Now, settings: Settings
+    connection: Connection, job: Any, attempts: Sequence[AttemptFacts], around: Now, budget: timedelta
 ) -> KilledTicks | None:
     """Count the killed ticks that could have started the job, until now or until its only attempt began."""
     begun = _begun(job, attempts)
     until = around.now if _waits_due(job, around.now) else begun[0] if len(begun) == 1 else None
     if until is None:
         return None
-    holders, budget = Holders(), settings.run.budget
+    holders = Holders()
     killed = []
     for tick in explaining.unended_between(connection, max(job.run_at, job.created_at), until):
         gone = holders.tick_is_gone(tick._mapping)

@@ -14,7 +14,14 @@ from typing import Final
 from cronjobs import starting
 from cronjobs.engine.config import django_project
 from cronjobs.engine.config.import_path import prepare_imports
-from cronjobs.engine.config.settings import JobTypeSettings, Leftovers, RunSettings, Settings, unknown_executor
+from cronjobs.engine.config.settings import (
+    JobTypeSettings,
+    Leftovers,
+    RetryChanges,
+    RunSettings,
+    Settings,
+    unknown_executor,
+)
 from cronjobs.engine.host.forks import EndingCopies
 from cronjobs.engine.jobs.around import around_attempts, hook
 from cronjobs.engine.jobs.registry import Registration, half_imported, refused, registered
@@ -111,10 +118,10 @@ class JobTypes:
         """The types that at least one host can run, or None if the other hosts' types are unknown."""
         return None if self.elsewhere is None else self.elsewhere | self.types.keys()
 
-    def policy(self, job_type: str, settings: Settings) -> RetryPolicy:
-        """Return the retry policy of *job_type*, or the default policy if the type is not known here."""
+    def policy(self, job_type: str, defaults: RetryChanges) -> RetryPolicy:
+        """Return the retry policy of *job_type*, or the policy with *defaults* if the type is not known here."""
         known = self.types.get(job_type)
-        return known.retry if known else settings.retry.apply(RetryPolicy())
+        return known.retry if known else defaults.apply(RetryPolicy())
 
     def isolating(self, names: Collection[str]) -> JobTypes:
         """Return a copy in which the handlers with these *names* run in processes of their own."""

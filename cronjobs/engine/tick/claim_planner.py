@@ -211,7 +211,7 @@ class ClaimPlanner:
         return self._policies
 
     def retry_policy(self, attempt: Attempt) -> RetryPolicy:
-        return self.job_types.policy(attempt.job.job_type, self.settings)
+        return self.job_types.policy(attempt.job.job_type, self.settings.retry)
 
     def _known(self) -> dict[str, JobType]:
         return {

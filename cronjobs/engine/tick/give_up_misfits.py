@@ -27,7 +27,7 @@ def give_up(tick: TickContext, types: Callable[[], JobTypes]) -> None:
         for job, error in given_up:
             end = Finished(job, Failed(error, MISFIT))
             dead = Transition(Status.DEAD, job.failures, job.losses, interruptions=0)
-            policy = types().policy(job.job_type, tick.settings)
+            policy = types().policy(job.job_type, tick.settings.retry)
             tick.result.counts.dead += 1
             tick.emit(events.job_ended(end, dead, policy, tick.settings.folder))
         if len(given_up) < len(found):

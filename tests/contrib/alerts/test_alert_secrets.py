@@ -82,7 +82,7 @@ def test_no_error_of_a_channel_shows_a_secret(tmp_path: Path, name: str, lines: 
         channel = AlertChannel("page", CommandChannel((sys.executable, "-c", program)))
         settings = Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path, secrets=frozenset({secret}))
         message = note("a test", settings, "here", SYSTEM.now())
-        [(_, error)] = deliver.deliver({"page": message}, {"page": channel}, settings, 60)
+        [(_, error)] = deliver.deliver({"page": message}, {"page": channel}, tmp_path, 60)
         assert error is not None
         assert error.startswith("CommandRefused: exit status 3: ")
         assert seen_in(error, {part: part for part in (spelt, *spelt.splitlines())}) == set()

@@ -294,10 +294,9 @@ def test_a_command_is_not_named_as_what_a_handler_left_behind(tmp_path: Path) ->
 
 def delivered(folder: Path, timeout_s: float, *channels: AlertChannel) -> list[tuple[str, str | None]]:
     """How each channel that got a message ended, in the order in which they ended."""
-    settings = Settings(file=folder / "cronjobs.yaml", folder=folder)
     by_name = {channel.name: channel for channel in channels}
-    message = note("a test", settings, "here", SYSTEM.now())
-    return list(deliver.deliver(dict.fromkeys(by_name, message), by_name, settings, timeout_s))
+    message = note("a test", Settings(file=folder / "cronjobs.yaml", folder=folder), "here", SYSTEM.now())
+    return list(deliver.deliver(dict.fromkeys(by_name, message), by_name, folder, timeout_s))
 
 
 def answering_when_all_are_asked(web: Web, channels: int) -> threading.Thread:
@@ -366,7 +365,7 @@ def test_what_one_channel_answers_is_known_while_another_hangs(tmp_path: Path, w
     settings = Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path)
     message = note("a test", settings, "here", SYSTEM.now())
     channels = {"hook": webhook(web), "prompt": prompt}
-    ends = deliver.deliver(dict.fromkeys(channels, message), channels, settings, 20)
+    ends = deliver.deliver(dict.fromkeys(channels, message), channels, tmp_path, 20)
     assert next(ends) == ("prompt", None)
     web.go_on.set()
     assert [*ends] == [("hook", None)]
@@ -383,7 +382,7 @@ def test_a_socket_that_gives_up_first_says_what_the_channel_would_say(
     channels = {"hook": webhook(web)}
     settings = Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path)
     messages = {"hook": note("a test", settings, "here", SYSTEM.now())}
-    assert [*deliver.deliver(messages, channels, settings, 20)] == [("hook", "no answer within 20s")]
+    assert [*deliver.deliver(messages, channels, tmp_path, 20)] == [("hook", "no answer within 20s")]
 
 
 def test_a_thread_that_cannot_be_started_is_the_failure_of_its_channel(

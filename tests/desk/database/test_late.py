@@ -414,12 +414,12 @@ def test_a_batch_behind_a_limit_has_a_pace(database: Database, tmp_path: Path) -
     health = world.look()
     assert health.waiting.limited == dict.fromkeys(world.limits, 1)
     assert health.waiting.limits_a_minute == {world.limits[0]: 2, world.limits[1]: 0}
-    assert _waiting_lines(health, world.settings, Times(health.now, "UTC"), 200)[2:] == [
+    assert _waiting_lines(health, world.settings.run.every, Times(health.now, "UTC"), 200)[2:] == [
         '1 due: limit "smtp:" is reached (1 at once); 2 a minute succeeded lately',
         '1 due: limit "api:" is reached (1 at once)',
     ]
     world.limits = (Limit("smtp:", most=0),)
-    [bad] = _waiting_lines(world.look(), world.settings, Times(health.now, "UTC"), 200)[2:]
+    [bad] = _waiting_lines(world.look(), world.settings.run.every, Times(health.now, "UTC"), 200)[2:]
     assert bad.endswith("so no job that it limits begins"), "the jobs that succeeded began before the fault"
 
 

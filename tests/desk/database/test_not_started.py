@@ -283,14 +283,16 @@ def test_an_interruption_of_the_last_day_is_named_where_it_holds_jobs_back(
     assert (default in told, why in told) == (True, True), told
     with database.read() as connection:
         health = look(connection, host.settings, load(host.settings))
-    [line] = [each for each in _waiting_lines(health, host.settings, Times(health.now, "UTC"), 400) if why in each]
+    [line] = [
+        each for each in _waiting_lines(health, host.settings.run.every, Times(health.now, "UTC"), 400) if why in each
+    ]
     assert line.startswith("t.say: the default timeout of 6.7s did not fit into the ")
     put(database, status="succeeded", finished_at=clock.now())
     with database.write() as connection:
         connection.execute(delete(jobs_table).where(jobs_table.c.status == "queued"))
     with database.read() as connection:
         health = look(connection, host.settings, load(host.settings))
-    assert _waiting_lines(health, host.settings, Times(health.now, "UTC"), 400) == ["nothing"]
+    assert _waiting_lines(health, host.settings.run.every, Times(health.now, "UTC"), 400) == ["nothing"]
 
 
 def test_a_part_of_a_lingering_tick_does_not_take_its_own_length_for_that_of_a_whole_tick(
