@@ -141,7 +141,7 @@ def often_released(connection: Connection, late: timedelta, limit: int) -> list[
         longest=LONGEST,
         limit=limit,
     )
-    return [OftenReleased(*row) for row in rows]
+    return [OftenReleased._make(row) for row in rows]
 
 
 # Known types come first, then the oldest jobs. So jobs that a stranger enqueues today cannot hide jobs that have waited
