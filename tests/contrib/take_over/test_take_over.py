@@ -54,7 +54,7 @@ EARLY = datetime(2027, 1, 15, 9, 0, 10, tzinfo=UTC)
 
 
 def take_over(crontab: str, cron: Cron = "debian", **changes: Any) -> ImportedCrontab:
-    return Importer(OWNER, "Europe/Berlin", cron, **changes).take_over(crontab)
+    return Importer(OWNER, "Europe/Berlin", cron, **changes).convert(crontab)
 
 
 def one(crontab: str, cron: Cron = "debian", **changes: Any) -> ImportedLine:
