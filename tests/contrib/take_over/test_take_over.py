@@ -685,6 +685,7 @@ def test_a_line_is_recognised_in_a_command_that_is_a_list(cron_host: Host, wrapp
         '  dump: {cron: "15 2 * * *", command: [pg_dump, -f, /b/my app, app]}\n'
         '  other: {cron: "15 2 * * *", command: [pg_dump, -f, /b/my, app, app]}\n'
         '  input: {cron: "15 2 * * *", command: [pg_dump, -f, /b/my app, app], stdin: y}\n'
+        '  told: {cron: "15 2 * * *", command: [pg_dump, -f, /b/my app, app], payload: {a: 1}}\n'
         '  piped: {cron: "@hourly", command: [tidy, "|", log]}\n'
     )
     said = str(cron_host.cli("install").exception)
