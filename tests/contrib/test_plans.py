@@ -24,7 +24,7 @@ from support.rounds import rounds
 from cronjobs.contrib.books.evidence import books
 from cronjobs.contrib.metrics.families import gather
 from cronjobs.contrib.web.charts import first_hour
-from cronjobs.contrib.web.strip import QUARTERS, first_quarter
+from cronjobs.contrib.web.schedule_strip import QUARTERS, first_quarter
 from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.insight.evidence import ScheduleEvidence
 from cronjobs.desk.insight.explain_job import explain_job

@@ -33,7 +33,7 @@ def entries(text: str) -> Any:
 
 def test_the_crontab_becomes_the_file_that_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = Importer(OWNER, "Europe/Berlin").take_over(PAGE.block("crontab", "@reboot"))
+    found = Importer(OWNER, "Europe/Berlin").convert(PAGE.block("crontab", "@reboot"))
     text = as_yaml(found, of="a page", timezone="Europe/Berlin", sender="ada@web1.example.com")
     assert entries(text) == entries(PAGE.block("yaml", "job_types"))
     assert yaml.safe_load(text) == {"log": "cronjobs.log"} | yaml.safe_load(PAGE.block("yaml", "job_types"))

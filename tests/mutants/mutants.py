@@ -1970,9 +1970,16 @@ MUTANTS = (
     Mutant(
         "a wrapped line is not recognised as the command of a schedule",
         "cronjobs/desk/crontab/double_runs.py",
-        "runs_line(job_type, inside or line)",
-        "runs_line(job_type, line)",
+        "runs_line(job_type, inside or line, schedule.payload)",
+        "runs_line(job_type, line, schedule.payload)",
         (TAKE_OVER,),
+    ),
+    Mutant(
+        "the supervisor of a tick of manage.py has no Django",
+        "cronjobs/contrib/dask/supervisor.py",
+        "setup=settings.setup or supervision.setup",
+        "setup=settings.setup",
+        ("tests/contrib/dask/test_executors_section.py",),
     ),
     Mutant(
         "a line is not recognised in a command that is a list",

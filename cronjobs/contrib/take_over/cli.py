@@ -188,7 +188,7 @@ def compare(
 
 
 def taken_over(crontab: str, timezone: str, cron: WhichCron) -> ImportedCrontab:
-    return Importer(host.user(), timezone, cron.value, host.pam_settings()).take_over(crontab)
+    return Importer(host.user(), timezone, cron.value, host.pam_settings()).convert(crontab)
 
 
 def _mail_server_answers() -> bool:

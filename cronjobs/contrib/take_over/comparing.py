@@ -62,7 +62,7 @@ def paired(lines: Sequence[ImportedLine], settings: Settings) -> list[Pair]:
     found: dict[int, Pair] = {}
 
     def runs_it(line: ImportedLine, schedule: ScheduleSettings) -> bool:
-        return runs_line(settings.job_types.get(schedule.job), line.line)
+        return runs_line(settings.job_types.get(schedule.job), line.line, schedule.payload)
 
     def is_called_so(line: ImportedLine, schedule: ScheduleSettings) -> bool:
         return schedule.name == line.name

@@ -71,7 +71,7 @@ class Importer:
     cron: Cron = "debian"
     from_pam: Collection[str] = ()
 
-    def take_over(self, crontab: str) -> ImportedCrontab:
+    def convert(self, crontab: str) -> ImportedCrontab:
         """Convert the lines of *crontab* that can be converted, and say why the others stay there."""
         taken: list[ImportedLine] = []
         left: list[KeptLine] = []

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from cronjobs.desk.crontab.lines import CrontabEntry, job_lines, unwrapped
 from cronjobs.desk.crontab.naming import name_of, unused
@@ -67,13 +69,15 @@ class DoubleRuns:
         return f"take the {its[0]} out of the crontab, or give the {its[1]} the {its[2]} again"
 
 
-def runs_line(job_type: JobTypeSettings | None, line: CrontabEntry) -> bool:
+def runs_line(
+    job_type: JobTypeSettings | None, line: CrontabEntry, payload: Mapping[str, Any] = MappingProxyType({})
+) -> bool:
     """Return whether *job_type* runs the same command as cron does for *line*, with the same text as its input.
 
     The job type has the line's shell and text, as ``import`` writes them, or the arguments that a shell makes of the
-    text, as people write them. Without ``stdin:`` the input is a payload, which such a command does not read.
+    text, as people write them. Without ``stdin:`` the input is *payload*. If that is empty, the command needs no input.
     """
-    if job_type is None or (job_type.stdin or "") != line.stdin:
+    if job_type is None or (job_type.stdin is None and payload) or (job_type.stdin or "") != line.stdin:
         return False
     shell = dict(line.settings).get("SHELL", "/bin/sh")
     return job_type.command in ((shell, "-c", line.command), tuple(words_of(line.command) or ()))
@@ -117,7 +121,7 @@ def _run_by(settings: Settings, lines: Sequence[tuple[CrontabEntry, CrontabEntry
     for schedule in settings.schedules.values():
         job_type = settings.job_types.get(schedule.job)
         for line, inside in lines:
-            if runs_line(job_type, inside or line):
+            if runs_line(job_type, inside or line, schedule.payload):
                 found.setdefault(line.number, []).append(schedule.name)
     return found
 

@@ -27,7 +27,7 @@ class Command:
     ``lease`` returns the instant of the monotonic clock at which our lease ends. If this process is frozen at that
     instant, the launcher kills the command. If ``lease`` is None, no lease limits the command. ``on_output`` is called
     with new output, for a person who is watching. If it raises an exception, the command is ended. ``output`` collects
-    output, for progress reports.
+    output, for progress reports. ``called`` is what messages call the process.
     """
 
     argv: tuple[str, ...]
@@ -45,6 +45,7 @@ class Command:
     lease: Callable[[], float] | None = None
     on_output: Callable[[str], None] | None = None
     output: CappedText | None = None
+    called: str = "the command"
 
     def grace_for(self, reason: str) -> timedelta:
         match reason:

@@ -158,6 +158,7 @@ def run_handler(
             exit_codes=ExitCodes(success=frozenset(), permanent=frozenset()),
             keep_open=descriptors,
             term_alone=True,
+            called="the handler's process",
         )
         try:
             tell, forward = partial(write_reason, answer.fileno()), _progress_of(progress_file.fileno(), report, clock)
@@ -255,7 +256,7 @@ def _attend(
         output = child.output()
     if child.ending.signalled and child.ending.status is not None and not child.ending.stopped:
         names = ", ".join(child.ending.signalled)
-        output.write(f"\n[cronjobs] ended processes that the command left running: {names}\n")
+        output.write(f"\n[cronjobs] ended processes that {command.called} left running: {names}\n")
     return _End(child.ending, reason, output)
 
 

@@ -58,8 +58,8 @@ def outcome_of_process(command: Command, ending: ProcessEnding, reason: str | No
         return outcome_of_exit(command.exit_codes, ending.status, last_line)
     if reason is None and not ending.stopped:
         said = (
-            "the command was lost: its launcher died without reporting, because somebody killed the launcher or memory "
-            "ran out"
+            f"{command.called} was lost: its launcher died without reporting, because somebody killed the launcher or "
+            "memory ran out"
         )
         return Failed(sentence(said, last_line), "LauncherDied")
     # If *reason* is None, the launcher stopped the command at its time limit, because this process was frozen or got no
@@ -86,7 +86,7 @@ def outcome_of_stop(command: Command, reason: str, ending: ProcessEnding, last_l
         case "shutdown":
             return Interrupted(sentence(f"interrupted by shutdown{still}"))
         case "lease lost":
-            return Lost(sentence(f"the lease was lost, so the command was killed{still}"))
+            return Lost(sentence(f"the lease was lost, so {command.called} was killed{still}"))
         case "too much output":
             said = f"stopped: its output took more than {DISK_LIMIT // 1024**2} MiB of disk{still}"
             return Failed(sentence(said, last_line), "TooMuchOutput")

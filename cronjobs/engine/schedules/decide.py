@@ -90,7 +90,7 @@ def plan_for(stored: StoredSchedule, now: datetime, *, leaving: bool = False, al
     )
 
 
-def plan_taking_over(stored: StoredSchedule, now: datetime) -> Due | None:
+def plan_skipping_runs_of_cron(stored: StoredSchedule, now: datetime) -> Due | None:
     """Plan a schedule that begins at *now*.
 
     Skip all earlier occurrences, because until now cron itself ran the crontab line. The pieces of earlier definitions

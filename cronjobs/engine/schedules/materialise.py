@@ -19,7 +19,14 @@ from cronjobs import events
 from cronjobs.clock import sleep
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.schedules.chunks import CHUNK, PAUSES_S, ChunkWriter, chunks
-from cronjobs.engine.schedules.decide import Due, ScheduleState, decide_all, plan_for, plan_taking_over, wants_room
+from cronjobs.engine.schedules.decide import (
+    Due,
+    ScheduleState,
+    decide_all,
+    plan_for,
+    plan_skipping_runs_of_cron,
+    wants_room,
+)
 from cronjobs.engine.schedules.planning import joined, read, stored_pieces
 from cronjobs.engine.schedules.wrong_clock import undo
 from cronjobs.engine.store import schedules as store
@@ -83,7 +90,7 @@ def materialise(
     return done
 
 
-def take_over(
+def skip_runs_of_cron(
     database: Database,
     emit: Callable[[events.Event], None],
     names: Collection[str],
@@ -102,7 +109,7 @@ def take_over(
             stored = [each for each in store.all_schedules(connection) if each.name in names]
             now = database_now(connection)
         active = [each for each in stored if each.status == "active"]
-        planned = [found for schedule in active if (found := plan_taking_over(schedule, now)) is not None]
+        planned = [found for schedule in active if (found := plan_skipping_runs_of_cron(schedule, now)) is not None]
         settling.settle([found for found in planned if not found.unreadable], now)
         settling.settle_held()
         if settling.in_parts.trouble is not None:

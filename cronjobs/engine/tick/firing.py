@@ -33,12 +33,14 @@ class Firing:
 
     def skip_runs_of_cron(self) -> None:
         """Make the schedules in ``run_by_cron`` begin now, and clear that list. Until then, no schedule may fire."""
-        from cronjobs.engine.schedules.materialise import take_over
+        from cronjobs.engine.schedules.materialise import skip_runs_of_cron
 
         wanted = [each for name in self.tick.run_by_cron if (each := self.tick.settings.schedules.get(name))]
         names = {*self.tick.run_by_cron, *(each.renamed_from for each in wanted if each.renamed_from is not None)}
         database, began = self.tick.database, self.tick.clock.monotonic()
-        if not take_over(database, self._emit, names, before_writing=self.tick.row.insert, go_on=self._has_time):
+        if not skip_runs_of_cron(
+            database, self._emit, names, before_writing=self.tick.row.insert, go_on=self._has_time
+        ):
             raise DatabaseBusy(str(database.address), self.tick.clock.monotonic() - began)
         self.tick.run_by_cron = ()
 

@@ -34,7 +34,7 @@ def imported(folder: Path, name: str) -> Settings:
     home = folder / "home"
     home.mkdir()
     owner = pwd.struct_passwd((USER, "x", 1000, 1000, "", str(home), "/bin/bash"))
-    found = Importer(owner, "UTC").take_over(furnish(home, name))
+    found = Importer(owner, "UTC").convert(furnish(home, name))
     (folder / "cronjobs.yaml").write_text(as_yaml(found, of=name, timezone="UTC", sender="ada@example.com"))
     settings = load(folder / "cronjobs.yaml", environ={})
     assert settings.problems == ()

@@ -184,7 +184,7 @@ def test_imported_lines_are_due_when_cron_starts_them_but_for_what_it_does_twice
     whens: list[str], zone_and_change: tuple[str, str], cron: Cron
 ) -> None:
     zone, change = zone_and_change[0], datetime.fromisoformat(zone_and_change[1]).replace(tzinfo=UTC)
-    taken = Importer(OWNER, zone, cron).take_over("".join(f"{when} true\n" for when in whens)).taken
+    taken = Importer(OWNER, zone, cron).convert("".join(f"{when} true\n" for when in whens)).taken
     pairs = [
         Pair(each, ScheduleSettings(each.name, each.name, cron=each.cron, timezone=each.timezone), same_command=True)
         for each in taken

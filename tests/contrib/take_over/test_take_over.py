@@ -54,7 +54,7 @@ EARLY = datetime(2027, 1, 15, 9, 0, 10, tzinfo=UTC)
 
 
 def take_over(crontab: str, cron: Cron = "debian", **changes: Any) -> ImportedCrontab:
-    return Importer(OWNER, "Europe/Berlin", cron, **changes).take_over(crontab)
+    return Importer(OWNER, "Europe/Berlin", cron, **changes).convert(crontab)
 
 
 def one(crontab: str, cron: Cron = "debian", **changes: Any) -> ImportedLine:
@@ -685,6 +685,7 @@ def test_a_line_is_recognised_in_a_command_that_is_a_list(cron_host: Host, wrapp
         '  dump: {cron: "15 2 * * *", command: [pg_dump, -f, /b/my app, app]}\n'
         '  other: {cron: "15 2 * * *", command: [pg_dump, -f, /b/my, app, app]}\n'
         '  input: {cron: "15 2 * * *", command: [pg_dump, -f, /b/my app, app], stdin: y}\n'
+        '  told: {cron: "15 2 * * *", command: [pg_dump, -f, /b/my app, app], payload: {a: 1}}\n'
         '  piped: {cron: "@hourly", command: [tidy, "|", log]}\n'
     )
     said = str(cron_host.cli("install").exception)

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from support.lookingrows import NOW, Rows
 from support.lookingrows import rows as rows
 
-from cronjobs.contrib.web.strip import QUARTERS, first_quarter
+from cronjobs.contrib.web.schedule_strip import QUARTERS, first_quarter
 from cronjobs.engine.crontime.timing import fire_times
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database

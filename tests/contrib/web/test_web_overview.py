@@ -14,7 +14,7 @@ from support.lookingrows import NOW, Rows, ago
 from support.lookingrows import rows as rows
 
 from cronjobs.contrib.web.pages.overview import BY_CRON, OPEN_FINDINGS, SCHEDULES, named
-from cronjobs.contrib.web.strip import QUARTERS, first_quarter, hours_below
+from cronjobs.contrib.web.schedule_strip import QUARTERS, first_quarter, hours_below
 from cronjobs.desk.insight.formatting import LocalTimes
 from cronjobs.desk.store import exec_runs
 from cronjobs.desk.store.schedule_runs import active_names

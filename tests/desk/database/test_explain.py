@@ -209,7 +209,7 @@ def test_nobody_is_told_to_run_again_what_cron_ran(world: World) -> None:
     world.file(s='cron: "15 2 * * *"')
     world.tick(utc("2026-03-03T02:10:00"))
     world.go(utc("2026-03-03T02:20:00"))
-    assert materialise.take_over(world.database, lambda _: None, ["s"])
+    assert materialise.skip_runs_of_cron(world.database, lambda _: None, ["s"])
     told = world.ask("s")
     assert told.verdict == "skipped"
     assert told.steady[1:] == [f"It was skipped: {CRON_RAN}."]

@@ -276,7 +276,7 @@ def test_nothing_fires_while_a_schedule_that_is_taken_over_cannot_begin(
     host.carry(schedules=A)
     host.tick()
     clock.advance(MINUTE)
-    of_tick = "cronjobs.engine.schedules.materialise.take_over"
+    of_tick = "cronjobs.engine.schedules.materialise.skip_runs_of_cron"
     monkeypatch.setattr(of_tick, lambda *_, **__: False)  # another session holds the schedule
     held = host.tick(budget_s=1, run_by_cron=["s"])
     assert (held.exit_code(), done) == (4, [])

@@ -410,6 +410,7 @@ def test_a_killed_launcher_takes_the_process_and_its_group_with_it_and_is_a_fail
     assert tick.wait() == 0
     found = ran(sqlite_project, job_id)
     assert (found["status"], found["failures"], found["error_type"]) == ("failed", 1, "LauncherDied")
+    assert found["error"].startswith("the handler's process was lost: its launcher died without reporting")
 
 
 @LINUX_ONLY

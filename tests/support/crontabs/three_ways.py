@@ -88,7 +88,7 @@ class Crontab:
     def _import(self, text: str) -> str:
         """Do what "crontab import" and "crontab swap" do. The tick that swap tries makes the schedules known."""
         owner = pwd.getpwuid(os.getuid())
-        found = Importer(owner, host_timezone(), "debian", tuple(host.pam_settings())).take_over(text)
+        found = Importer(owner, host_timezone(), "debian", tuple(host.pam_settings())).convert(text)
         assert not found.left, found.left
         config = self.folder / "cronjobs.yaml"
         config.write_text(as_yaml(found, of=self.name, timezone=host_timezone(), sender="root@localhost"))

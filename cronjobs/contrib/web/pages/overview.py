@@ -11,7 +11,7 @@ from werkzeug.exceptions import NotFound
 from cronjobs.contrib.web.charts import axis, bars, charts, first_hour
 from cronjobs.contrib.web.pages.cause import causes_section
 from cronjobs.contrib.web.pages.now import now_sections
-from cronjobs.contrib.web.strip import LEGEND, QUARTERS, Strip, first_quarter, hours_below
+from cronjobs.contrib.web.schedule_strip import LEGEND, QUARTERS, Strip, first_quarter, hours_below
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.acking import CHOICES, USUAL
 from cronjobs.desk.insight.all_well import ALL_WELL, without_finding

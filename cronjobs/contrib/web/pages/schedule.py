@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 from werkzeug.exceptions import BadRequest, NotFound
 
-from cronjobs.contrib.web.strip import LEGEND, QUARTERS, Strip, first_quarter, hours_below, iso
+from cronjobs.contrib.web.schedule_strip import LEGEND, QUARTERS, Strip, first_quarter, hours_below, iso
 from cronjobs.contrib.web.view import View
 from cronjobs.desk.insight.evidence import NoSuchSchedule, ScheduleEvidence
 from cronjobs.desk.insight.explain_facts import Explanation
