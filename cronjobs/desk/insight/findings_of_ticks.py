@@ -44,7 +44,7 @@ _CODES = {4: "the database failed", 70: "a bug in cronjobs"}
 
 
 def tick_findings(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
-    foreign = list(_foreign(health, settings))
+    foreign = list(_foreign(health, settings.project, settings.environment))
     yield from foreign
     # Do not report missing ticks if this configuration explains them: it has no project, or its database belongs to
     # another project.
@@ -84,8 +84,8 @@ def tick_findings(health: Health, settings: Settings, same: SameCause) -> Iterat
         yield _two_files(host, ticked)
 
 
-def _foreign(health: Health, settings: Settings) -> Iterator[Finding]:
-    theirs, ours = (health.project, health.environment), (settings.project, settings.environment)
+def _foreign(health: Health, project: str, environment: str) -> Iterator[Finding]:
+    theirs, ours = (health.project, health.environment), (project, environment)
     if theirs in (("", ""), ours):
         return
     if health.environment.startswith(MOVED):

@@ -33,7 +33,7 @@ from cronjobs.desk.insight.waiting import LateGroup, entries_of
 from cronjobs.desk.insight.watched import late_after
 from cronjobs.desk.store.failing_types import IN_A_ROW
 from cronjobs.desk.store.status_facts import DEATHS_COUNTED
-from cronjobs.engine.config.settings import RunSettings, Settings
+from cronjobs.engine.config.settings import RunSettings
 from cronjobs.engine.rules.crashing_types import CLEAN_ENDS
 from cronjobs.engine.store.given_up import PRUNED
 from cronjobs.engine.store.misfits import WaitingMisfits
@@ -67,8 +67,8 @@ _WHY_LATE: Final = {
 }
 
 
-def work_findings(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
-    yield from _late(health, settings.run, same)
+def work_findings(health: Health, run: RunSettings, same: SameCause) -> Iterator[Finding]:
+    yield from _late(health, run, same)
     for job_type in sorted((health.waiting.unresolved.keys() | health.unknown_schedules.keys()) - same.not_unresolved):
         yield replace(_unknown_type(job_type, health), covers=covered_by_type(job_type, same))
     if health.waiting.more_types:
@@ -106,7 +106,7 @@ def work_findings(health: Health, settings: Settings, same: SameCause) -> Iterat
         command = typed("cronjobs history --type", each.job_type)
         yield Finding("crashing", text, since=each.found_at, command=command, subject=each.job_type)
     for job_type, took in health.slow.items():
-        lease = duration_text(settings.run.lease)
+        lease = duration_text(run.lease)
         enough = duration_text(timedelta(seconds=math.ceil(RUNS_IN_A_LEASE * took / timedelta(seconds=1))))
         text = (
             f"{job_type} typically runs for {rough(took)}, and run.lease is {lease}: set run.lease to at least "
