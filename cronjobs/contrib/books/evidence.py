@@ -70,8 +70,9 @@ def books(
     kept = []
     unsettled = _unsettled_because(connection, settings.run.every)
     for each in stored:
+        open_because = _open_because(each, settings.disabled_schedules) or unsettled
         account = _account(
-            connection, settings, each, names[each.name], trails, unnamed, set_back, period, now, unsettled
+            connection, settings.timezone, each, names[each.name], trails, unnamed, set_back, period, now, open_because
         )
         book = keep(account, period)
         if book.days or book.differences or book.notes:
@@ -100,7 +101,7 @@ def _period(connection: Connection, retention: Retention, begin: datetime, end: 
 
 def _account(
     connection: Connection,
-    settings: Settings,
+    timezone: str,
     stored: StoredSchedule,
     names: Sequence[Name],
     trails: Mapping[str, Sequence[Any]],
@@ -108,7 +109,7 @@ def _account(
     set_back: Callable[[datetime], datetime | None],
     period: Period,
     now: datetime,
-    unsettled: str,
+    open_because: str,
 ) -> Account:
     rows = [row for name in {each.name for each in names} for row in trails.get(name, ())]
     rows = sorted(
@@ -135,7 +136,7 @@ def _account(
     early = any(entry.by == "early" for entry in entries)
     return Account(
         stored.name,
-        _timezone(periods, settings.timezone),
+        _timezone(periods, timezone),
         periods,
         entries,
         stored.seen_until,
@@ -143,7 +144,7 @@ def _account(
         doubts,
         [span for row in rows if row.action == "backfill" and (span := _span(row.detail))],
         unnamed.get(stored.name, ()),
-        _open_because(stored, settings.disabled_schedules) or unsettled,
+        open_because,
         store.ran_early_at(connection, stored.id, period.begin, period.end) if early else (),
     )
 

@@ -44,7 +44,6 @@ from cronjobs.desk.store import explaining, trail
 from cronjobs.desk.store import history as store
 from cronjobs.desk.store.history import FOREVER
 from cronjobs.engine.command.printing import coloured, complain, json_text
-from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.rules.error_groups import class_and_text
 from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, RAN_EARLY, early_words
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
@@ -203,7 +202,7 @@ def history(
             for kind in ("attempt", "occurrence")
         }
         alone = everything or as_json
-        gaps = _gaps(connection, asked, settings, times.now)
+        gaps = _gaps(connection, asked, settings.run.every, settings.retention.occurrences, times.now)
         gap_from = min([asked.begin, *_ended(gaps, asked.end)]) if begins["occurrence"] == asked.begin else None
         entries = _entries(connection, asked, begins, gap_from, quiet=limit if alone else 0)
         tallies = _tallies(connection, asked, begins, gap_from)
@@ -310,15 +309,16 @@ def _tallies(
     return [columns_of(row) for row in rows]
 
 
-def _gaps(connection: Connection, asked: _Asked, settings: Settings, now: datetime) -> list[dict[str, Any]]:
+def _gaps(
+    connection: Connection, asked: _Asked, every: timedelta, retention: timedelta, now: datetime
+) -> list[dict[str, Any]]:
     """Return the times without ticks: of all hosts together, and of one host while others ticked.
 
     A shorter time in which a tick of a host did not start counts if a later tick of the host recorded why.
     """
-    every = settings.run.every
     limit = quiet_after(every)
     gaps = [_gap(connection, row, limit, None) for row in store.tick_gaps(connection, asked.begin, limit)]
-    oldest = store.gap_before_oldest(connection, settings.retention.occurrences, limit)
+    oldest = store.gap_before_oldest(connection, retention, limit)
     if oldest is not None and oldest.started_at is not None and oldest.finished_at >= asked.begin:
         # The tick before the gap is no longer kept, so nobody knows when the gap began.
         gaps.append(_gap(connection, oldest, limit, None) | {"started_at": oldest.finished_at})

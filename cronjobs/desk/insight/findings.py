@@ -55,7 +55,7 @@ def troubles(health: Health, settings: Settings, but: Collection[str] = ()) -> l
     found = [
         *tick_findings(health, settings, same),
         *schedule_findings(health, settings, same),
-        *work_findings(health, settings, same),
+        *work_findings(health, settings.run, same),
         *health.of_extras.findings,
     ]
     return [finding for finding in found if finding.kind not in but]

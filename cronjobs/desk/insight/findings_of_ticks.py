@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -12,12 +13,7 @@ from cronjobs.desk.insight.finding import Covered, Finding, Severity, for_the_fi
 from cronjobs.desk.insight.formatting import counted, host_of
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.judged_types import FIXED_OR_ENVIRONMENT
-from cronjobs.desk.insight.kept_from_starting import (
-    did_not_start,
-    kept_from_starting_here,
-    others_work,
-    why_none_starts,
-)
+from cronjobs.desk.insight.kept_from_starting import did_not_start, others_work
 from cronjobs.desk.insight.same_cause import (
     SameCause,
     covered_by_type,
@@ -48,12 +44,12 @@ _CODES = {4: "the database failed", 70: "a bug in cronjobs"}
 
 
 def tick_findings(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
-    foreign = list(_foreign(health, settings))
+    foreign = list(_foreign(health, settings.project, settings.environment))
     yield from foreign
     # Do not report missing ticks if this configuration explains them: it has no project, or its database belongs to
     # another project.
     if not settings.without_project and not foreign:
-        for found in _no_tick(health, settings):
+        for found in _no_tick(health, settings.run.every):
             yield for_the_file_here(found, settings)
     for host, since in health.silent.items():
         quiet = f"host {host} has not ticked for {rough(health.now - since)}, but other hosts have"
@@ -88,8 +84,8 @@ def tick_findings(health: Health, settings: Settings, same: SameCause) -> Iterat
         yield _two_files(host, ticked)
 
 
-def _foreign(health: Health, settings: Settings) -> Iterator[Finding]:
-    theirs, ours = (health.project, health.environment), (settings.project, settings.environment)
+def _foreign(health: Health, project: str, environment: str) -> Iterator[Finding]:
+    theirs, ours = (health.project, health.environment), (project, environment)
     if theirs in (("", ""), ours):
         return
     if health.environment.startswith(MOVED):
@@ -109,11 +105,11 @@ def _name(project: str, environment: str) -> str:
     return f'project "{project}", environment "{environment}"'
 
 
-def _no_tick(health: Health, settings: Settings) -> Iterator[Finding]:
+def _no_tick(health: Health, every: timedelta) -> Iterator[Finding]:
     last = last_sign(health.ticks)
-    if last is not None and abs(health.now - last) <= quiet_after(settings.run.every):
+    if last is not None and abs(health.now - last) <= quiet_after(every):
         return
-    kept = kept_from_starting_here(settings)
+    kept = health.kept_from_starting
     why = f"; {did_not_start('this host', kept)}" if kept else ""
     # If ticks failed to start, cron did call them: the crontab line works, and doctor finds out more.
     answer = _DOCTOR if kept else None
@@ -187,10 +183,10 @@ def _config(
     types, late = dict(same.hosts.get("", {})), dict(same.entries.get("", {}))
     recorded, hosts = _recorded(dict(as_noted(where, what) for where, what, _ in here), health, at_work)
     closed = {limit.prefix: jobs for limit, jobs in health.waiting.limited.items() if limit.most == 0}
-    ticking = health.ticking(settings.run.every)
-    refused = settings.broken and bool(why_none_starts(settings, ticking))
+    every = settings.run.every
+    refused = settings.broken and bool(health.why_none_starts(every))
     # Ticks refuse the file that is or was here, even if none has tried since the file broke.
-    useless = settings.broken and settings.file in settings.contents and not others_work(settings.run.every, ticking)
+    useless = settings.broken and settings.file in settings.contents and not others_work(every, health.ticking(every))
     for wheres, what, text in _together(here):
         its = {name: types.pop(name) for name, causes in list(types.items()) if not {*causes}.isdisjoint(wheres)}
         held = sum(closed.pop(prefix) for prefix in list(closed) if any(_names_limit(w, prefix) for w in wheres))
@@ -216,7 +212,7 @@ def _config(
     for tick in others_at_fault(health, settings):
         alike.setdefault(frozenset(recorded_faults(tick).items()), []).append(tick)
     for ticks in alike.values():
-        yield _of_hosts(recorded_faults(ticks[0]), ticks, health, settings, same)
+        yield _of_hosts(recorded_faults(ticks[0]), ticks, health, settings.file, same)
 
 
 def _together(faults: Iterable[tuple[str, str, str]]) -> Iterator[tuple[list[str], str, str]]:
@@ -273,7 +269,7 @@ def _of_hosts(
     faults: Mapping[str, str],
     ticks: Sequence[Mapping[str, Any]],
     health: Health,
-    settings: Settings,
+    own_file: Path,
     same: SameCause,
 ) -> Finding:
     """Return one finding for all hosts whose last *ticks* recorded the same faults.
@@ -310,7 +306,7 @@ def _of_hosts(
         there = "there" if others == hosts else f"on {several(sorted(others))}"
         found = replace(found, text=f'{found.text} (for details, run "cronjobs check" {there})', command=None)
     for tick in ticks:
-        if tick["host"] == here and (file := tick.get("config")) not in (None, str(settings.file)):
+        if tick["host"] == here and (file := tick.get("config")) not in (None, str(own_file)):
             found = replace(found, command=typed("cronjobs check --config", str(file)))
         elif tick["host"] == here:
             shown = '"cronjobs config show" shows where values come from'

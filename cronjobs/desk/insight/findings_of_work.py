@@ -22,7 +22,7 @@ from cronjobs.desk.insight.finding import (
 )
 from cronjobs.desk.insight.formatting import counted, long_jobs_off, pace_lately
 from cronjobs.desk.insight.health import Health
-from cronjobs.desk.insight.kept_from_starting import did_not_start, why_none_starts
+from cronjobs.desk.insight.kept_from_starting import did_not_start
 from cronjobs.desk.insight.same_cause import (
     SameCause,
     covered_by_type,
@@ -35,7 +35,7 @@ from cronjobs.desk.insight.waiting import LateGroup, entries_of
 from cronjobs.desk.insight.watched import late_after
 from cronjobs.desk.store.failing_types import IN_A_ROW
 from cronjobs.desk.store.status_facts import DEATHS_COUNTED
-from cronjobs.engine.config.settings import Settings
+from cronjobs.engine.config.settings import RunSettings
 from cronjobs.engine.rules.crashing_types import CLEAN_ENDS
 from cronjobs.engine.store.given_up import PRUNED
 from cronjobs.engine.store.misfits import WaitingMisfits
@@ -69,8 +69,8 @@ _WHY_LATE: Final = {
 }
 
 
-def work_findings(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
-    yield from _late(health, settings, same)
+def work_findings(health: Health, run: RunSettings, same: SameCause) -> Iterator[Finding]:
+    yield from _late(health, run, same)
     for job_type in sorted((health.waiting.unresolved.keys() | health.unknown_schedules.keys()) - same.not_unresolved):
         yield replace(_unknown_type(job_type, health), covers=covered_by_type(job_type, same))
     if health.waiting.more_types:
@@ -108,7 +108,7 @@ def work_findings(health: Health, settings: Settings, same: SameCause) -> Iterat
         command = typed("cronjobs history --type", each.job_type)
         yield Finding("crashing", text, since=each.found_at, command=command, subject=each.job_type)
     for job_type, took in health.slow.items():
-        lease = duration_text(settings.run.lease)
+        lease = duration_text(run.lease)
         enough = duration_text(timedelta(seconds=math.ceil(RUNS_IN_A_LEASE * took / timedelta(seconds=1))))
         text = (
             f"{job_type} typically runs for {rough(took)}, and run.lease is {lease}: set run.lease to at least "
@@ -117,8 +117,7 @@ def work_findings(health: Health, settings: Settings, same: SameCause) -> Iterat
         yield Finding("lease", text, Severity.NOTICE, command="cronjobs config show run.lease", subject=job_type)
 
 
-def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
-    run = settings.run
+def _late(health: Health, run: RunSettings, same: SameCause) -> Iterator[Finding]:
     at_work = health.ticking(run.every)
     kept = _kept_from_beginning(health, at_work)
     groups = [group for group in health.waiting.late if (group.queue, group.job_type) not in same.no_room]
@@ -140,7 +139,7 @@ def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Findi
         why = list(_why_stranded(health))
         if runnable:
             text += f" and {have} not started" if runnable == late else f", and {runnable:,} of them could run"
-            causes = why_none_starts(settings, at_work)
+            causes = health.why_none_starts(run.every)
             others = [group for group in could if (group.queue, group.job_type) not in kept.places]
             if causes:
                 why.insert(0, did_not_start("this host", causes))

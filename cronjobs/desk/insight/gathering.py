@@ -12,6 +12,7 @@ from cronjobs.desk.insight.check_config import log_problem, misfits, never_begin
 from cronjobs.desk.insight.findings_of_extras import findings_of_extras
 from cronjobs.desk.insight.health import Health
 from cronjobs.desk.insight.judged_types import judged_types, unknown_schedules, unknown_since
+from cronjobs.desk.insight.kept_from_starting import kept_from_starting_here
 from cronjobs.desk.insight.same_cause import recorded_faults, without_room
 from cronjobs.desk.insight.schedule_facts import really_next
 from cronjobs.desk.insight.slow_runs import slow_runs
@@ -73,6 +74,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         next=_next(connection),
         faults=types.faults,
         log=_log_problem(settings, last_ticking(last_ticks, now, every)),
+        kept_from_starting=kept_from_starting_here(settings),
         schedule_misfits=misfits(settings, types),
         never_begin=never_begin(settings, types),
         silent=silent_hosts(connection, last_ticks, now, every),

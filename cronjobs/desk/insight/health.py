@@ -8,6 +8,7 @@ from typing import Any
 
 from cronjobs.desk.insight.check_config import TimeoutTooLong
 from cronjobs.desk.insight.findings_of_extras import Findings
+from cronjobs.desk.insight.kept_from_starting import Causes, others_work
 from cronjobs.desk.insight.slow_runs import SlowRun
 from cronjobs.desk.insight.waiting import QueueFacts, StrandedJobs
 from cronjobs.desk.insight.watched import Watched, last_ticking, ticking
@@ -41,6 +42,7 @@ class Health:
     next: list[tuple[datetime, str]]
     faults: tuple[Fault, ...] = field(default=())
     log: tuple[Problem, ...] = ()  # why ticks cannot write the log that the file here names, or ()
+    kept_from_starting: Causes = ()  # why the last ticks of the file here did not start, or () if the last tick did
     # Each item is a job type, and a payload in the file here that does not fit the type's handler.
     schedule_misfits: list[tuple[str, Problem]] = field(default_factory=list)
     never_begin: list[TimeoutTooLong] = field(default_factory=list)  # timeouts in the file here that fit no tick
@@ -74,6 +76,10 @@ class Health:
 
     def last_ticking(self, every: timedelta) -> list[dict[str, Any]]:
         return last_ticking(self.ticks, self.now, every)
+
+    def why_none_starts(self, every: timedelta) -> Causes:
+        """Return why the last ticks here did not start, or () if the last tick did or another host is at work."""
+        return () if others_work(every, self.ticking(every)) else self.kept_from_starting
 
     @property
     def dismissed_words(self) -> str:

@@ -96,11 +96,6 @@ def kept_from_starting_here(settings: Settings) -> Causes:
     return kept_from_starting({"kept_from_starting": noted_causes(all_kept_from_starting(*alarms_of(settings)))})
 
 
-def why_none_starts(settings: Settings, at_work: Iterable[Mapping[str, Any]]) -> Causes:
-    """Return why the last ticks here did not start, or () if the last tick did or another host is *at_work*."""
-    return () if others_work(settings.run.every, at_work) else kept_from_starting_here(settings)
-
-
 def others_work(every: timedelta, at_work: Iterable[Mapping[str, Any]]) -> bool:
     """Return whether another host is *at_work* and has ticked since this host stopped.
 

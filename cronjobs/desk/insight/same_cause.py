@@ -38,6 +38,8 @@ SHORTLY: Final = timedelta(minutes=10)
 # begins with one of these.
 _OF_IMPORTS: Final = ("module ", "setup ", "imports[")
 
+_Places = dict[str, tuple[str, ...]]  # maps hosts ("" for this one) to the unusable parts of their file and code
+
 
 @dataclass(frozen=True)
 class SameCause:
@@ -123,6 +125,7 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
         if name not in died_failing and name not in late and (job_type := _unknown(jobs, health)):
             unknown_failing.setdefault(job_type, []).append(name)
     left = failing.keys() - died_failing - late - {name for names in unknown_failing.values() for name in names}
+    every, places = settings.run.every, _places(health, settings)
     return SameCause(
         late=tuple(sorted(died)),
         failing=tuple(sorted(died_failing)),
@@ -139,9 +142,9 @@ def same_cause(health: Health, settings: Settings) -> SameCause:
         unknown_types=tuple(
             each.job_type for each in health.failing_types if each.job_type in health.waiting.unresolved
         ),
-        hosts=_without_their_module(health, settings),
-        entries=_with_a_bad_entry(health, settings),
-        no_room=without_room(health, settings.run.every),
+        hosts=_without_their_module(health, every, places),
+        entries=_with_a_bad_entry(health, every, places),
+        no_room=without_room(health, every),
         keys={name: runs.key for name, runs in failing.items()},
     )
 
@@ -253,10 +256,10 @@ def _could_fire_since(schedule: StoredSchedule) -> datetime | None:
     return max([schedule.next_at, *ends]) if schedule.next_at else None
 
 
-def _with_a_bad_entry(health: Health, settings: Settings) -> dict[str, dict[str, datetime]]:
+def _with_a_bad_entry(health: Health, every: timedelta, places: _Places) -> dict[str, dict[str, datetime]]:
     """Map hosts ("" for this one) to the schedules that are behind because their entries in the host's file are bad."""
-    late, found = behind(health, settings.run.every), dict[str, dict[str, datetime]]()
-    for place, wheres in _places(health, settings).items():
+    late, found = behind(health, every), dict[str, dict[str, datetime]]()
+    for place, wheres in places.items():
         if its := {name: since for name, since in late.items() if names_schedule(wheres, name)}:
             found[place] = its
             late = {name: since for name, since in late.items() if name not in its}
@@ -271,10 +274,9 @@ def names_schedule(wheres: Collection[str], name: str) -> bool:
 # --- types that a fault in the file or the code makes unknown ---------------------------------------------------------
 
 
-def _without_their_module(health: Health, settings: Settings) -> dict[str, dict[str, tuple[str, ...]]]:
+def _without_their_module(health: Health, every: timedelta, places: _Places) -> dict[str, dict[str, tuple[str, ...]]]:
     """Return ``SameCause.hosts``."""
-    on_ticks = [recorded_faults(tick) for tick in health.last_ticking(settings.run.every)]
-    places = _places(health, settings)
+    on_ticks = [recorded_faults(tick) for tick in health.last_ticking(every)]
     module_gone = not health.judged_by_ticks or any(map(faults_of_imports, on_ticks))
     began = health.watch.not_loaded or health.watch.misconfigured
     since = min((at for at in began.values() if at is not None), default=None)
@@ -302,7 +304,7 @@ def without_room(health: Health, every: timedelta) -> dict[tuple[str, str], int]
     return found
 
 
-def _places(health: Health, settings: Settings) -> dict[str, tuple[str, ...]]:
+def _places(health: Health, settings: Settings) -> _Places:
     """Map hosts ("" for this host) to the unusable parts of their file and code, which ``config`` also reports."""
     here = tuple(where for where, _ in faults_here(health.faults, (*settings.problems, *health.log)))
     return ({"": here} if here else {}) | {

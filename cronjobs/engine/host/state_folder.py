@@ -18,11 +18,7 @@ from cronjobs.engine.probe import state_files
 
 def state_folder() -> Path:
     """Return $XDG_STATE_HOME/cronjobs, else ~/.local/state/cronjobs, else a folder inside the temporary folder."""
-    if (lasting := state_files.lasting_folder()) is not None:
-        return Path(lasting)
-    import tempfile
-
-    return Path(tempfile.gettempdir()) / f"cronjobs-{os.getuid()}"
+    return Path(state_files.folder_here())
 
 
 class State:

@@ -227,7 +227,7 @@ def test_after_a_day_it_is_dead_though_no_tick_may_claim_it(fleet: Fleet, tick: 
     assert fleet.job(other).status == "queued"
     with fleet.database.read() as connection:
         seen = look(connection, host.settings, job_types.load(host.settings))
-        found = {each.kind: each for each in work_findings(seen, host.settings, SameCause())}
+        found = {each.kind: each for each in work_findings(seen, host.settings.run, SameCause())}
         life = job_life(connection, job_id, host.settings, lambda: job_types.load(host.settings))
         [death] = deaths_since(connection, START, 10)
     assert found["dead"].rows == (str(job_id),)
@@ -285,7 +285,7 @@ def test_status_and_explain_say_what_does_not_fit_and_how_long_it_waits(fleet: F
     fleet.tick("alpha", OLD)
     settings = Host(fleet.database, fleet.folder).settings
     with fleet.database.read() as connection:
-        [found] = work_findings(look(connection, settings, job_types.load(settings)), settings, SameCause())
+        [found] = work_findings(look(connection, settings, job_types.load(settings)), settings.run, SameCause())
         life = job_life(connection, first, settings, lambda: job_types.load(settings))
     assert (found.key, found.command, found.rows) == ("misfit:t.pay", f"cronjobs explain {first}", (str(second),))
     what = "t.pay(amount, currency): missing a required argument: 'currency'"
@@ -308,7 +308,7 @@ def test_status_says_that_payloads_do_not_fit_for_several_reasons(fleet: Fleet) 
         connection.execute(update(jobs).where(jobs.c.id == 2).values(last_error=other))
     settings = Host(fleet.database, fleet.folder).settings
     with fleet.database.read() as connection:
-        [found] = work_findings(look(connection, settings, job_types.load(settings)), settings, SameCause())
+        [found] = work_findings(look(connection, settings, job_types.load(settings)), settings.run, SameCause())
     what = "t.pay(amount, currency): missing a required argument: 'currency'"
     assert found.text == (f"the payloads of 3 jobs do not fit the handler of t.pay, for 2 reasons; one of them: {what}")
 

@@ -371,6 +371,15 @@ def test_a_folder_of_another_user_keeps_none(tmp_path: Path, monkeypatch: pytest
     assert list(folder.iterdir()) == []
 
 
+def test_where_no_folder_can_be_written_nothing_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose root is read-only, and which has neither a home nor a temporary folder."""
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "none"))
+    monkeypatch.setenv("TMPDIR", "/proc/none")
+    leave_message(Path("/srv/shop/cronjobs.yaml"), "job 1 died")
+    assert take_messages(Path("/srv/shop/cronjobs.yaml")) == []
+
+
 def test_no_link_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = tmp_path / "mine"
     mine.mkdir(mode=0o700)

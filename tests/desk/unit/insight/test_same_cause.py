@@ -162,8 +162,12 @@ def behind(finding: Finding, health: Health) -> Iterator[object]:
 
 def one_by_one(health: Health) -> list[Finding]:
     """The findings as they would be if each were looked for by itself."""
-    parts = (tick_findings, schedule_findings, work_findings)
-    return [finding for part in parts for finding in part(health, SETTINGS, SameCause())]
+    same = SameCause()
+    return [
+        *tick_findings(health, SETTINGS, same),
+        *schedule_findings(health, SETTINGS, same),
+        *work_findings(health, SETTINGS.run, same),
+    ]
 
 
 def case(dice: random.Random) -> None:
