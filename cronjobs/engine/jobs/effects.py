@@ -186,7 +186,7 @@ class Ledger:
                 raise EffectBusy(key, job_id)
             case Begin(unknown=True):
                 whose = f" by attempt {before.attempt} of job {before.job_id}" if before and before.job_id else ""
-                said = "effect %s was begun%s, but its result was not recorded: this attempt does the effect again"
+                said = "effect %s was begun%s, but its result was not recorded: this attempt repeats the effect"
                 self.log.warning(said, key, whose)
         return entry
 
