@@ -50,10 +50,11 @@ def status(
     Problems come first. For each problem, the screen shows when it began and which command to run. These are problems:
     no tick comes, or no tick fires schedules; jobs are late; jobs are dead and were not retried or dismissed; the last
     three runs of a schedule failed; a schedule missed runs in an outage (until a run succeeds, or you trigger a run);
-    ticks do not settle a schedule; a pause holds something back or is a day old; hosts refuse a file, or have had
-    different files for 15 minutes. Next come the causes of jobs' deaths, commonest first, with keys for "jobs list",
-    "jobs retry" and "jobs dismiss". Then come the schedules, worst first. For each schedule, the screen shows its last
-    result, how long that run took, the usual duration (the median, if at least 20 runs succeeded) and the last 20 runs.
+    no tick fires the due occurrences of a schedule; a pause holds something back or is a day old; hosts refuse a file,
+    or have had different files for 15 minutes. Next come the causes of jobs' deaths, commonest first, with keys for
+    "jobs list", "jobs retry" and "jobs dismiss". Then come the schedules, worst first. For each schedule, the screen
+    shows the result and the duration of its last run, the usual duration (the median, if at least 20 runs succeeded)
+    and the last 20 runs.
     The command works even while the file is broken or handlers cannot be imported. It waits for the import of the
     handlers, but at most as long as a tick may take (run.budget). The command only reads, and its exit code is 0
     whatever it finds. Times are those of the database's clock.

@@ -85,7 +85,7 @@ def backfill(
     the schedule existed is run, and the command reports that. The jobs are due now. They run oldest first, and one at a
     time unless the schedule allows overlap. For a handler, ctx.scheduled_for is the instant of the job's occurrence.
     Instants without an offset are in the configuration's timezone. The command leaves out the occurrences that no tick
-    has settled yet, since ticks will settle them. So "--to now" covers the whole past. At the end, also with --dry-run,
+    has settled yet, since ticks will settle them. So it is safe to give "--to now". At the end, also with --dry-run,
     the command imports the handlers here. It warns if there is no handler for the schedule's type, or if the handler
     does not take the schedule's payload.
     """

@@ -43,7 +43,10 @@ def test_history_says_that_a_clock_was_ahead_and_what_ran_early(world: World) ->
         "01:31:00 clock was at least 59m ahead, and was set back; what is shown between 01:31:00 and 02:30:00 may have "
         "happened up to 59m earlier"
     ) in shown
-    assert "02:15:00 ran early nightly (job 3): at 01:31:00 or before, wrong clock, when it showed 02:15:00" in shown
+    assert (
+        "02:15:00 ran early nightly (job 3): at 01:31:00 or before, because of a wrong clock that showed 02:15:00"
+        in shown
+    )
     assert "4 ran early" in shown
     only = world.cronjobs("history", "--since", "1h", "--outcome", "early", "--json").json
     assert [(row["schedule"], row["outcome"]) for row in only] == [
@@ -140,7 +143,7 @@ def test_explain_does_not_blame_ticks_for_what_a_clock_ahead_had_settled(world: 
     listed = world.say("sync", "--from", "01:00", "--to", "01:20").out
     assert "the reason is not recorded" not in listed
     job = world.ask("4")
-    assert "ran early at 01:31:00 or before, wrong clock, when it showed 02:20:00." in job
+    assert "ran early at 01:31:00 or before, because of a wrong clock that showed 02:20:00." in job
 
 
 def test_status_says_of_a_run_that_a_clock_ahead_made_that_it_was_early(world: World) -> None:
