@@ -290,8 +290,8 @@ EVENTS = {
     "tick.traceback": "The traceback of tick.fault.",
     "tick.left_behind": "Processes started by a handler thread were still running at the end of the tick.",
     "tick.ended": (
-        "The last line of a tick that had work: how the tick ended, and what it did, with the facts that the column "
-        "`did` of cronjobs_ticks has. The fact occurrences_OUTCOME is the number of occurrences with that outcome."
+        "The last line of a tick that had work: how the tick ended, and the facts in the column `did` of its row in "
+        "cronjobs_ticks. The fact occurrences_OUTCOME is the number of occurrences with that outcome."
     ),
     "database.trouble": "The database failed; this tick could not do all its work.",
     "database.tried_again": "A statement failed with a transient error and was retried.",

@@ -44,16 +44,16 @@ MeantOption = Annotated[
     bool,
     typer.Option(
         "--yes",
-        help="Swap even if cron keeps a line whose schedule runs another command (both then run), even if the crontab "
-        "and the schedules differ in times or settings, and even if earlier runs still wait.",
+        help="Swap even if cron keeps a line whose schedule has another command (then both commands run), if the "
+        "crontab and the schedules differ in times or settings, or if earlier runs still wait.",
     ),
 ]
 BothOption = Annotated[
     bool,
     typer.Option(
         "--yes",
-        help="Restore even if another host runs the lines, or may run them (each line may then run twice), and even if "
-        "this stops other work of the file's ticks.",
+        help="Restore even if another host runs the lines or may run them (each line may then run twice), or if this "
+        "stops other work that this host's ticks do.",
     ),
 ]
 SHOWN: Final = 3  # name at most this many differences, schedules or types
@@ -75,8 +75,8 @@ def swap(
 ) -> None:
     """Let cronjobs run the imported lines of your crontab, and comment these lines out, in one write.
 
-    First, swap tries one tick in cron's environment, as install does. Lines that no schedule runs stay as they are and
-    are listed. A copy of the old crontab is kept, and restore puts the lines back.
+    First, swap tries one tick in cron's environment, as install does. swap lists the lines that have no schedule, and
+    leaves them as they are. A copy of the old crontab is kept, and restore puts the lines back.
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()

@@ -177,13 +177,13 @@ def history(
     dead jobs that retention removed before anybody had dealt with them, since their deaths are no longer listed.
     Without --outcome, the list also shows what people did: cancels, requests to stop, retries, dismissals, releases,
     reschedules, triggers, backfills and settled effects. With --outcome cancelled, it shows who cancelled jobs. With
-    neither --outcome nor --type, it also shows times without ticks (of all hosts, or of one host), times in which no
-    tick fired schedules, ticks that never recorded their end, clocks that were set back, times in which a running tick
-    could not use the database, parts of the file or the code that ticks could not use, pauses, and deploys (a file was
-    applied, or a host ran other code). If there are more entries than --limit, entries with the same error share a
-    line. The list ends with counts, by schedule and job type, of successes, snoozes, and skipped and coalesced
-    occurrences. stderr reports how many entries were left out. "cronjobs jobs show ID" prints whole errors, tracebacks
-    and outputs.
+    neither --outcome nor --type, it also shows trouble with ticks: times without ticks (of all hosts, or of one host),
+    times in which no tick fired schedules, ticks that never recorded their end, clocks that were set back, and times in
+    which a running tick could not use the database. It then also shows parts of the file or the code that ticks could
+    not use, pauses, and deploys (a file was applied, or a host ran other code). If there are more entries than --limit,
+    entries with the same error share a line. The list ends with counts, by schedule and job type, of successes,
+    snoozes, and skipped and coalesced occurrences. stderr reports how many entries were left out. "cronjobs jobs show
+    ID" prints whole errors, tracebacks and outputs.
 
     --json prints an object for each entry, with its kind: attempt, death, occurrence, pruned, gap, schedules_off, tick,
     clock, outage, fault, pause, deploy or act. Entries of the first three kinds have most columns of their tables. An

@@ -296,9 +296,9 @@ class Effect:
     If ``done`` is True on entry, an earlier attempt recorded the effect as done. ``result`` is then the recorded
     result, and leaving the block writes nothing. If ``unknown`` is True, an earlier attempt began the effect, but
     recorded no result, so the effect may have happened. If an exception leaves the block, the effect becomes unknown,
-    because it was begun but not done. But if the handler has called ``did_nothing()``, or if the error shows that the
-    block's ``single_call`` did nothing, the effect counts as never begun, unless the block has set a result. An effect
-    that was already unknown on entry stays unknown after any exception.
+    because it was begun but not done. It counts as never begun, however, if the block has set no result, and either the
+    handler has called ``did_nothing()`` or the error shows that the block's ``single_call`` did nothing. An effect that
+    was already unknown on entry stays unknown after any exception.
     """
 
     def __init__(
