@@ -24,8 +24,8 @@ OURS: Final = frozenset({*metadata.tables, VERSION_TABLE, *VIEWS, *SQLITE_VIEWS}
 def include_object(thing: Any, name: str | None, kind: str, reflected: bool, compare_to: Any) -> bool:
     """Return whether autogenerate should compare *thing*, in any schema. Use it as alembic's ``include_object``.
 
-    Autogenerate then leaves our tables alone, even if your metadata describes them for queries. It also leaves alone a
-    table in the database that your metadata does not have, if the name begins with ``cronjobs_``, because a newer
+    Autogenerate then leaves our tables alone, even if your metadata describes them for queries. If your metadata does
+    not have a table whose name begins with ``cronjobs_``, autogenerate leaves that table alone, too, because a newer
     cronjobs may have created it. To add a rule of your own, combine both rules in one function:
     ``include_object(*all_five) and …``.
     """

@@ -122,9 +122,9 @@ class OtherProject(ForeignDatabase):
 class DatabaseError(CronjobsError):
     """The database cannot be used at the moment. The message never contains a password.
 
-    ``kind`` identifies an outage whose messages differ, because they contain the server's own words, a file name, a PID
-    or a waiting time. If ``kind`` is None, all messages of an outage are the same, so the message itself identifies the
-    outage.
+    Errors with the same ``kind`` are about the same outage, although their messages may differ: a message may contain
+    the server's own words, a file name, a PID or a waiting time. If ``kind`` is None, all messages of an outage are the
+    same, so the message itself identifies the outage.
     """
 
     exit_code = 4

@@ -272,8 +272,9 @@ def ran_early(schedule: str, instants: list[datetime], job_ids: list[int]) -> Ev
     more = f" and {len(instants) - 5} more" if len(instants) > 5 else ""
     why = (
         f"the occurrences of {due}{more} ran too early, because a clock was ahead. Ticks enqueue no other jobs for "
-        "them. Only a job that has not ended, such as one that failed, still runs again. To see how the first one "
-        f'ended and what to type: "cronjobs explain {quote(schedule)} --at {instants[0].isoformat(timespec="seconds")}"'
+        "them. Only a job that has not ended, such as one that failed, still runs again. To see how the first of these "
+        "jobs ended, and what to do: "
+        f'"cronjobs explain {quote(schedule)} --at {instants[0].isoformat(timespec="seconds")}"'
     )
     return Event("schedule.ran_early", {"schedule": schedule, "job_ids": job_ids[:5], "error": why}, ERROR)
 

@@ -70,8 +70,8 @@ class RetryPolicy(metaclass=_PolicyClass):
     repeats). The delay varies randomly by ±``jitter`` (0.2 = ±20 %). ``max_attempts`` is the number of failed tries
     after which the job is dead. Durations are timedeltas, or text such as "90s", "5m", "2h".
 
-    Failures of the kinds in ``give_up_on`` are permanent. If ``retry_on`` is set, failures of all kinds that
-    ``retry_on`` does not list are permanent too. A kind is an exception class, which includes its subclasses, or a
+    Failures of the kinds in ``give_up_on`` are permanent. If ``retry_on`` is set, failures of kinds not listed in
+    ``retry_on`` are permanent, too, except timeouts. A kind is an exception class, which includes its subclasses, or a
     name. A name is that of an exception ("ValueError", "billing.CardDeclined", or "CardDeclined" without its module),
     or "TimedOut". For commands, it can also be "exit-3" or "SIGKILL". Classes are stored as names.
     """

@@ -62,8 +62,8 @@ unknown key that resembles a known key counts as a bad value of that known key. 
 | `limits` | all jobs with a concurrency_key: they wait |
 | `project`, `environment`, `env_file`, `database`, `schema`, `job_types`, `schedules` | everything (exit code 3) |
 
-`cronjobs config show` prints the values in effect and where each one comes from; `cronjobs schema` prints the same
-tables as JSON Schema, for editors. In the *default* column, code is a literal value."""
+`cronjobs config show` prints the values in effect and where each one comes from. `cronjobs schema` prints what this
+page says in the form of a JSON Schema, for editors. In the *default* column, code is a literal value."""
 
 
 def _is_value(section: Section, name: str) -> bool:
@@ -99,8 +99,8 @@ def configuration() -> str:
 COMMANDS = """# Every command
 
 `--config` and `--database-url` may come before or after the command's name. The other options in this list come before
-it. `-h` after a command prints the same as this page. Exit codes that mean the same everywhere: 0 done, 2 usage, 3
-configuration, 4 database, 70 an internal error in cronjobs.
+it. `-h` after a command prints what this page says about the command. Exit codes that mean the same everywhere: 0 done,
+2 usage, 3 configuration, 4 database, 70 an internal error in cronjobs.
 
 `cronjobs --install-completion` makes your shell (bash, zsh, fish) complete commands and options;
 `cronjobs --show-completion` prints what it would add."""
@@ -290,8 +290,8 @@ EVENTS = {
     "tick.traceback": "The traceback of tick.fault.",
     "tick.left_behind": "Processes started by a handler thread were still running at the end of the tick.",
     "tick.ended": (
-        "The last line of a tick that had work. Its facts say how the tick ended, repeat the facts in the column "
-        "`did` of the tick's row in cronjobs_ticks, and count the occurrences in occurrences_OUTCOME for each outcome."
+        "The last line of a tick that had work: how the tick ended, and the facts in the column `did` of its row in "
+        "cronjobs_ticks. The fact occurrences_OUTCOME is the number of occurrences with that outcome."
     ),
     "database.trouble": "The database failed; this tick could not do all its work.",
     "database.tried_again": "A statement failed with a transient error and was retried.",

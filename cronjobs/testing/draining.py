@@ -66,11 +66,11 @@ def drain(
     ``clock``, the jobs use this clock. ``config`` is the cronjobs.yaml whose ``imports`` and ``job_types`` are used.
     Without ``config``, the handlers come from ``imports``, and from whatever ``@job`` has registered. ``queue``,
     ``only`` (a job type) and ``limit`` restrict which jobs run. With ``raise_errors``, the exception of the first
-    handler that failed is raised after everything is written. With ``outside``, ``drain`` also runs jobs that were
-    committed before this process began, which the tests cannot have created. Without ``outside``, ``drain`` raises
-    UsageError if there is such a job, and runs nothing. Thread timeouts and ``isolation: process`` have no effect.
-    Raises UsageError if the handlers cannot be imported, if a handler ends the transaction, and after 1,000 jobs
-    without a ``limit``.
+    handler that failed is raised after everything is written. Jobs that were committed before this process began cannot
+    come from the tests. With ``outside``, ``drain`` runs these jobs, too. Without ``outside``, if there are any,
+    ``drain`` raises UsageError and runs nothing. Thread timeouts and ``isolation: process`` have no effect. Raises
+    UsageError if the handlers cannot be imported, if a handler ends the transaction, and after 1,000 jobs without a
+    ``limit``.
     """
     clock = clock or (SYSTEM if at is None else FakeClock(at))
     settings = settings_of(config, imports)

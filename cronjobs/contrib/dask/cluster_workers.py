@@ -263,7 +263,7 @@ class ClusterWorkers(Workers):
             if far.written:
                 self._submit_one(far)
             else:
-                why = "an earlier attempt may still be running on the cluster, until its permit expires"
+                why = "an earlier attempt may still be running on the cluster, until its permit to run expires"
                 self._end(far, rules.not_begun(why))
 
     def _submit_one(self, far: FarAttempt) -> None:
@@ -353,7 +353,7 @@ class ClusterWorkers(Workers):
                 self.cluster.forget(far.name)
                 if far.worker:
                     self.cluster.avoid(far.worker)
-                self._end(far, Lost(f"{far.why}, and its permit has expired") if far.begun else far.if_unbegun)
+                self._end(far, Lost(f"{far.why}, and its permit to run has expired") if far.begun else far.if_unbegun)
             elif far.asked == WAITING:
                 far.asked = None  # the attempt has begun after all
             elif far.asked is not None and far.worker and self.cluster.up:

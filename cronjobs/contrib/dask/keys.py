@@ -73,7 +73,7 @@ EXECUTOR: Final[Keys] = {
     "insecure": ConfigKey(
         fields.flag,
         "true",
-        "Allow a scheduler on another host without TLS. Such a scheduler runs whatever anyone sends it.",
+        "Allow a scheduler on another host without TLS. Without TLS, a scheduler runs whatever anyone sends it.",
     ),
     "resources": ConfigKey(_resources, "{GPU: 1}", "The Dask worker resources that each attempt needs.", "none"),
     "in_flight": ConfigKey(

@@ -30,7 +30,7 @@ PAGES: Final = "cronjobs"  # the URL name of the pages, in urls.py
 
 @register
 def file_is_read(app_configs: Any, **_: Any) -> list[CheckWarning]:
-    """Check that the file that the settings name exists and is YAML. "cronjobs check" reports its other faults."""
+    """Check that the file given in Django's settings exists and is YAML. "cronjobs check" reports its other faults."""
     file = config_file(settings)
     if in_tests() or file is None:
         return []
@@ -38,7 +38,7 @@ def file_is_read(app_configs: Any, **_: Any) -> list[CheckWarning]:
     if not flaws:
         return []
     hint = 'Correct the file, or name another one: CRONJOBS = {"config": BASE_DIR / "cronjobs.yaml"}'
-    said = f"ticks cannot use the configuration file that the settings name: {flaws[0]}"
+    said = f"ticks cannot use the configuration file given in Django's settings: {flaws[0]}"
     return [CheckWarning(said, hint=hint, id="cronjobs.W006")]
 
 
@@ -62,7 +62,7 @@ def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
         return found
     said = f"according to {ticks.file.name}, ticks run the jobs in {theirs}, but this project enqueues into {djangos}"
     hint = (
-        'Write "database: django" in that file, or name the database of DATABASES that the file uses: '
+        'Write "database: django" in that file, or name the entry of DATABASES that the file uses: '
         'CRONJOBS = {"database": …}'
     )
     return [*found, CheckWarning(said, hint=hint, id="cronjobs.W001")]

@@ -190,7 +190,7 @@ def sqlite_place(path: str, filesystem: str | None) -> Diagnosis:
 def sqlite_modes(found: FileFacts) -> Diagnosis:
     if not found.ours:
         return warning(
-            f"{found.path} belongs to another user: if two users tick, each locks the other out of "
+            f"{found.path} belongs to another user: if two users run ticks, each locks the other out of "
             "its -wal and -shm files",
             "run the crontab line, the app and the commands as the same user, or as users who share a group",
         )

@@ -68,7 +68,7 @@ def job_types(unknown: Sequence[str], not_ticked: Sequence[str], waiting: Mappin
     found = [
         *unknown,
         *(waits_for_handler(name, jobs) for name, jobs in waiting.items()),
-        *(f"due jobs of type {name}, which no host that ticks can run" for name in not_ticked),
+        *(f"due jobs of type {name}, which no ticking host can run" for name in not_ticked),
     ]
     if not found:
         return ok("every job type in use has a handler")
@@ -269,8 +269,8 @@ class StateFolder:
 
 def state_folder(found: StateFolder) -> Diagnosis:
     loses = (
-        "cron's mails are not throttled, idle ticks send more queries than they need to, and a tick that finds no "
-        "SQLite file creates an empty one, because the tick does not know that the file existed"
+        "cron's mails are not throttled, idle ticks send needless queries, and if the SQLite file is missing, a tick "
+        "creates an empty one, because the tick does not know that the file existed"
     )
     if found.fault:
         return problem(

@@ -63,7 +63,7 @@ def checklist(
 
 
 def _config(findings: Sequence[str]) -> ReleaseItem:
-    about = 'Is "cronjobs check" without findings?'
+    about = 'Does "cronjobs check" pass?'
     if findings:
         return ReleaseItem(
             "check", about, "to do", listed(findings), '"cronjobs check" lists all problems, with line and column'

@@ -24,10 +24,10 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
     """Put "cronjobs exec" in front of the lines of your crontab, so that each run is recorded.
 
     Cron still runs the lines. A line behaves as before: it has the same shell, stdin, environment, folder, output and
-    exit code, and cron still reads what follows a "%" as stdin. Lines with @reboot, and lines that would become longer
-    than cron accepts (998 bytes), are left unchanged and listed. The crontab is written once, and a copy of the old one
-    is kept. Run wrap again after adding lines. Runs are recorded in the project's database (--config, $CRONJOBS_CONFIG,
-    ./cronjobs.yaml), or in your state folder if there is no project.
+    exit code, and cron still reads what follows a "%" as stdin. wrap does not change lines with @reboot, or lines that
+    would become longer than cron accepts (998 bytes), but lists them. The crontab is written once, and a copy of the
+    old one is kept. Run wrap again after adding lines. Runs are recorded in the project's database (--config,
+    $CRONJOBS_CONFIG, ./cronjobs.yaml), or in your state folder if there is no project.
     """
     old = program.read()
     file = project_file(context, config)

@@ -76,8 +76,8 @@ def import_crontab(
     listed and stay in the crontab. Comments in the new file say what cronjobs can do that cron cannot. Next, run
     cronjobs crontab compare, then swap.
 
-    The exit code is 0 if the file was written. It is 1 if the file was written but the crontab has lines that cron
-    itself cannot read, or if no line can be taken over.
+    The exit code is 0 if import wrote the file and cron itself can read all lines of the crontab. Otherwise it is 1:
+    cron cannot read some lines, or no line can be taken over.
     """
     timezone = host_timezone()
     text = _read(file)
@@ -148,10 +148,10 @@ def compare(
 ) -> None:
     """Compare the times at which cron starts each line with the due times of its schedule, also across clock changes.
 
-    The command and the variables that the crontab sets are compared as well. Cron's start times are computed minute by
-    minute, the way cron does it, in the time zone of $TZ, or else of this host. --json prints {"lines", "same",
-    "differences", "without_schedule"}; "lines" and "same" are numbers of lines. Lines that no schedule runs are listed,
-    but not counted: they stay with cron.
+    It also compares the command and the variables set in the crontab. Cron's start times are computed minute by minute,
+    the way cron does it, in the time zone of $TZ, or else of this host. --json prints {"lines", "same", "differences",
+    "without_schedule"}; "lines" and "same" are numbers of lines. Lines without a schedule are listed, but not
+    counted: they stay with cron.
 
     The exit code is 0 if every line that has a schedule does the same as the schedule, at the same instants. It is 1 if
     there are differences, which are listed, or if no line can be compared.

@@ -190,7 +190,7 @@ def _addresses(taken: list[ImportedLine]) -> tuple[tuple[str, ...], list[str]]:
             if _ADDRESS.fullmatch(address) and not set('<>;"$') & set(address) and address.count("@") == 1:
                 found[address] = None
             elif word:
-                notes.append(f'MAILTO names "{word}", which is not a mail address, so "alerts" does not contain it')
+                notes.append(f'MAILTO contains "{word}", which is not a mail address, so it is left out of "alerts"')
     return tuple(found), notes
 
 

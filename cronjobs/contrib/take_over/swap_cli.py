@@ -44,16 +44,16 @@ MeantOption = Annotated[
     bool,
     typer.Option(
         "--yes",
-        help="Swap even if cron keeps a line whose schedule runs another command (both then run), even if the crontab "
-        "and the schedules differ in times or settings, and even if earlier runs still wait.",
+        help="Swap even if cron keeps a line whose schedule has another command (then both commands run), if the "
+        "crontab and the schedules differ in times or settings, or if earlier runs still wait.",
     ),
 ]
 BothOption = Annotated[
     bool,
     typer.Option(
         "--yes",
-        help="Restore even if another host runs the lines, or may run them (each line may then run twice), and even if "
-        "this stops other work of the file's ticks.",
+        help="Restore even if another host runs the lines or may run them (each line may then run twice), or if this "
+        "stops other work that this host's ticks do.",
     ),
 ]
 SHOWN: Final = 3  # name at most this many differences, schedules or types
@@ -75,8 +75,8 @@ def swap(
 ) -> None:
     """Let cronjobs run the imported lines of your crontab, and comment these lines out, in one write.
 
-    First, swap tries one tick in cron's environment, as install does. Lines that no schedule runs stay as they are and
-    are listed. A copy of the old crontab is kept, and restore puts the lines back.
+    First, swap tries one tick in cron's environment, as install does. swap lists the lines that have no schedule, and
+    leaves them as they are. A copy of the old crontab is kept, and restore puts the lines back.
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()
@@ -100,7 +100,7 @@ def swap(
     elsewhere = [path for path, lines in handed_over if double_runs.orphans(old, wanted.settings, lines)]
     if not numbers and elsewhere:
         raise crontab.CrontabError(
-            f"the lines that the schedules in {wanted.file} run were already handed over to "
+            f"the lines of the schedules in {wanted.file} were already handed over to "
             f"{one_line(elsewhere[0], 300)}. If the project has moved from there, run cronjobs crontab remove --config "
             f"{quote(one_line(elsewhere[0], 300))}, and then cronjobs crontab install, which takes these lines over"
         )
@@ -154,11 +154,11 @@ def restore(
 ) -> None:
     """Undo swap: restore the lines byte for byte, so that cron runs them again, and remove this configuration's block.
 
-    Lines that you have added since the swap stay as they are. The block is removed even if install wrote it before the
-    swap, because its ticks would run the lines, too. Without --yes, restore changes nothing in four cases: another
-    block of this crontab runs the lines; another host ticks for this project, and so runs the lines' schedules; restore
-    cannot read the file or the database, and so cannot find out whether another host ticks; this host's ticks also do
-    other work, which would stop.
+    Lines that you have added since the swap stay as they are. restore removes the block even if install wrote the block
+    before the swap, because ticks of the block would run the lines, too. Without --yes, restore changes nothing in four
+    cases: another block of this crontab runs the lines; another host ticks for this project, and so runs the lines'
+    schedules; restore cannot read the file or the database, and so cannot find out whether another host ticks; this
+    host's ticks also do other work, which would stop.
     """
     file = config_file(context, config)
     old = program.read()
@@ -198,7 +198,7 @@ def _require_same(pairs: Sequence[Pair], cron: WhichCron) -> None:
     shown = [f"line {each.taken.line.number} ({each.schedule.name}): {each.why}" for each in found[:SHOWN]]
     more = [f"{len(found) - SHOWN} more differences"] if len(found) > SHOWN else []
     names = {name for pair in pairs for name in pair.other_settings}
-    secrets = " (secrets are in the env_file)" if names - {"MAILTO"} else ""
+    secrets = " (to change secrets, edit the env_file)" if names - {"MAILTO"} else ""
     alerts = ' Alerts go to the addresses under "alerts", whatever MAILTO says.' if "MAILTO" in names else ""
     raise crontab.CrontabError(
         f"cronjobs would not run these lines as cron does: {'; '.join([*shown, *more])}. Nothing was changed: correct "
@@ -307,7 +307,7 @@ def _print_changed(old: str, restored: str, file: Path, cron: WhichCron) -> None
     for each in found[:LISTED]:
         complain(f"line {each.taken.line.number} ({each.schedule.name}): {_changed(each)}")
     if len(found) > LISTED:
-        complain(f"lines that differ from their schedules, too, and are not listed: {len(found) - LISTED}")
+        complain(f"further lines that differ from their schedules: {len(found) - LISTED}")
 
 
 def _changed(each: LineDifference) -> str:

@@ -52,7 +52,7 @@ def web(
         ),
     ] = None,
 ) -> None:
-    """Serve web pages: findings, the last day of every schedule, jobs, queues, hosts.
+    """Serve web pages: findings, what each schedule did in the last 24 hours, jobs, queues, hosts.
 
     web needs pip install 'cronjobs[web]'. It prints a link that works once, in one browser, and serves until Ctrl-C or
     SIGTERM. Without --actions, the pages are read-only. By default, web listens on this machine only. To open the pages

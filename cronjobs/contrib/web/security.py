@@ -130,8 +130,8 @@ class AppAccess:
         if self.viewer is None:
             raise Forbidden(
                 "nobody may see these pages yet: pass viewer= to cronjobs.contrib.web.app(). The viewer is "
-                "basic_auth(password), or a function of yours. Such a function returns the name of the logged-in user; "
-                "if nobody is logged in, it returns None"
+                "basic_auth(password), or your own function that returns the name of the logged-in user, or None if "
+                "nobody is logged in"
             )
         name = self.viewer(request.environ)
         if not name:

@@ -57,7 +57,7 @@ def audit(
 ) -> None:
     """List who did what, in chronological order: cancels, retries, pauses, and the files that each host applied.
 
-    A changed file has an entry only if its schedules, queues or limits differ from those of the file before.
+    A changed file has an entry only if its schedules, queues or limits differ from those of the previous file.
 
     This list does not show who enqueued a job: see the job's enqueued_by. --json prints an array with one object per
     entry. The keys are the columns of cronjobs_audit.

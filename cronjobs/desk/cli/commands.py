@@ -43,7 +43,7 @@ class PlainCommand(TyperCommand):
             error.possibilities = [each for each in error.possibilities if nearest(given, [each.lstrip("-")], 0.7)]
         for each in self.params:
             if each.param_type_name == "argument" and given in (each.name, str(each.metavar).lower()):
-                error.message += f": write the {given} without it"
+                error.message += f": write the {given} without --{given}"
 
 
 class PlainGroup(TyperGroup):

@@ -31,11 +31,11 @@ def show(
 ) -> None:
     """Show every key in effect, with its value and where the value comes from.
 
-    A value comes from the default, a line of the file, an environment variable (including one that the file names as
-    ${…}), the env_file, or the command line. Passwords are masked, and so is any value whose name suggests a secret.
-    For a named entry, such as a schedule, the command shows only the keys that the file sets, or, if KEY names the
-    entry, all keys of that entry. --json prints all keys of all entries. No handler is imported, so settings in @job
-    are not shown. --json prints one array of {key, value, source, where}.
+    A value comes from the default, a line of the file, an environment variable (also through ${…} in the file), the
+    env_file, or the command line. Passwords are masked, and so is any value whose name suggests a secret. For a named
+    entry, such as a schedule, the command shows only the keys given in the file. If KEY is the name of the entry, it
+    shows all keys of the entry. --json prints all keys of all entries. The command imports no handlers, so it does not
+    show settings in @job. --json prints one array of {key, value, source, where}.
     """
     settings = load_settings(source, need_database=False)
     given = Overrides(source.given("config"), source.given("database_url"), os.environ)

@@ -109,10 +109,10 @@ def install(
 
     The tick is real: it runs what is due, and shows which database cron will reach. If the tick fails, nothing is
     installed, and the exit code is the tick's. The death of a job is not a failure of the tick. If ticks would refuse
-    to apply the file, for example because it would retire every schedule in the database, no tick is tried. The line is
-    in a block marked with the configuration's path. Installing again replaces the block and changes no other line, so
-    several projects can share a crontab. If cron itself already runs the command of a schedule, as cron does after
-    "cronjobs crontab restore", nothing is installed, since that command would run twice.
+    to apply the file, for example because it would retire every schedule in the database, install tries no tick and
+    changes nothing. The line is in a block marked with the configuration's path. Installing again replaces the block
+    and changes no other line, so several projects can share a crontab. If cron itself already runs the command of a
+    schedule, as cron does after "cronjobs crontab restore", nothing is installed, since that command would run twice.
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()

@@ -82,7 +82,7 @@ def enqueue(
         bool, typer.Option("--force", help="Accept a TYPE without a handler, or a payload that does not fit.")
     ] = False,
     no_import: Annotated[
-        bool, typer.Option("--no-import", help="Do not import handlers, or check that TYPE has a handler.")
+        bool, typer.Option("--no-import", help="Do not import handlers, and do not check that TYPE has one.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -41,7 +41,7 @@ StatusOption = Annotated[
         autocompletion=lambda: STATUS_WORDS,
         help=(
             f"Only jobs in this state: {', '.join(STATUS_WORDS)}; repeatable. A command that changes jobs refuses a "
-            "state that it cannot change."
+            "state in which it cannot change them."
         ),
     ),
 ]

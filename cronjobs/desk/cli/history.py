@@ -170,24 +170,25 @@ def history(
     """List what happened, in chronological order: failures, outages, pauses, deploys; successes are counted.
 
     The first line counts everything. Next, each thing that went wrong has a line of its own: jobs that died; attempts
-    that failed, timed out, were lost, interrupted or cancelled; and occurrences that were missed, or that a wrong clock
-    ran early. An occurrence is listed at the time when it was due. If it was due while no tick ran, it is also listed
-    if the period contains the end of that time. A line also reports when retention removed dead jobs that nobody had
-    dealt with, since their deaths are not listed any more. Without --outcome, the list also shows what people did:
-    cancels, requests to stop, retries, dismissals, releases, reschedules, triggers, backfills and settled effects. With
-    --outcome cancelled, it shows who cancelled jobs. With neither --outcome nor --type, it also shows times without
-    ticks (of all hosts, or of one host), times in which no tick fired schedules, ticks that never recorded their end,
-    clocks that were set back, times in which a running tick could not use the database, parts of the file or the code
-    that ticks could not use, pauses, and deploys (a file was applied, or a host ran other code). If there are more
-    entries than --limit, entries with the same error share a line. Then come the counts, by schedule and job type, of
-    what succeeded, was snoozed, skipped or coalesced. stderr reports how many entries were left out. "cronjobs jobs
-    show ID" prints whole errors, tracebacks and outputs.
+    that failed, timed out, were lost, interrupted or cancelled; and occurrences that were missed, or that ran early
+    because of a wrong clock. An occurrence is listed at the time when it was due. An occurrence that was due before the
+    period is listed, too, if no tick ran when it was due and the next tick came within the period. Another line reports
+    dead jobs that retention removed before anybody had dealt with them, since their deaths are no longer listed.
+    Without --outcome, the list also shows what people did: cancels, requests to stop, retries, dismissals, releases,
+    reschedules, triggers, backfills and settled effects. With --outcome cancelled, it shows who cancelled jobs. With
+    neither --outcome nor --type, it also shows trouble with ticks: times without ticks (of all hosts, or of one host),
+    times in which no tick fired schedules, ticks that never recorded their end, clocks that were set back, and times in
+    which a running tick could not use the database. It then also shows parts of the file or the code that ticks could
+    not use, pauses, and deploys (a file was applied, or a host ran other code). If there are more entries than --limit,
+    entries with the same error share a line. The list ends with counts, by schedule and job type, of successes,
+    snoozes, and skipped and coalesced occurrences. stderr reports how many entries were left out. "cronjobs jobs show
+    ID" prints whole errors, tracebacks and outputs.
 
     --json prints an object for each entry, with its kind: attempt, death, occurrence, pruned, gap, schedules_off, tick,
     clock, outage, fault, pause, deploy or act. Entries of the first three kinds have most columns of their tables. An
-    occurrence's outcome is what happened when it was due. A gap's host is null if no host ticked. The reason of a gap
-    is why ticks did not start, if a later tick recorded that. If there are more entries than --limit, failures and
-    changes take precedence over the newest other entries.
+    occurrence's outcome is what happened when it was due. A gap's host is null if no host ticked. A gap's reason says
+    why ticks did not start, if a later tick recorded why. If there are more entries than --limit, failures and changes
+    take precedence over the newest other entries.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         names = None
@@ -619,7 +620,13 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
             return what + into + (f": {_reason(entry['reason'], times)}" if entry["reason"] else "")
         case "pause":
             ended, until = entry["finished_at"], entry["until"]
-            end = f"until {times.clock(ended)}" if ended else f"until {times.clock(until)}" if until else "and still is"
+            end = (
+                f"until {times.clock(ended)}"
+                if ended
+                else f"until {times.clock(until)}"
+                if until
+                else "and is still paused"
+            )
             by = f" by {safe(entry['by'], 80)}" if entry["by"] else ""
             by += f", changed by {safe(entry['changed_by'], 80)}," if entry["changed_by"] else ""
             skips = ", and what came due was skipped" if entry["skip"] else ""

@@ -157,7 +157,10 @@ def _report_asked(operation: Operation, ids: Collection[int]) -> None:
         within = "" if lease_s is None else f", within {rough(timedelta(seconds=heartbeat_s(lease_s)))}"
         doubt = ""
         if job_id in performed:
-            doubt = f". If it stops before its effect {safe(performed[job_id])} ends, nobody knows whether it happened"
+            doubt = (
+                f". If it stops before its effect {safe(performed[job_id])} ends, nobody will know whether the effect "
+                "happened"
+            )
         operation.report([job_id], asked + within + doubt)
     left = [job_id for job_id, holding in held.items() if not holding.permitted(now)]
     operation.report(

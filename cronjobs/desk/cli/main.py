@@ -45,7 +45,7 @@ class Root(LazyGroup):
         ),
         "web": CommandRow(
             "cronjobs.contrib.web.cli:web",
-            "Serve web pages: findings, the last day of every schedule, jobs, queues, hosts.",
+            "Serve web pages: findings, what each schedule did in the last 24 hours, jobs, queues, hosts.",
             DAILY,
             "For example: cronjobs web --actions",
         ),

@@ -29,9 +29,10 @@ def report(
 ) -> None:
     """Write the state as one HTML file, for an email or a ticket.
 
-    This needs pip install 'cronjobs[web]'. The file contains the first pages of cronjobs web: findings, schedules with
-    their last day, dead and latest jobs, errors, queues, hosts. It loads no other file and has no links. Like the
-    pages, it leaves out secrets and the keys listed under "hide" in job_types. Only its owner can read the file.
+    This needs pip install 'cronjobs[web]'. The file contains the first pages of cronjobs web: findings, what each
+    schedule did in the last 24 hours, dead and latest jobs, errors, queues, hosts. It loads no other file and has no
+    links. Like the pages, it leaves out secrets and the keys listed under "hide" in job_types. Only its owner can read
+    the file.
     """
     pages = needed(doors.REPORT, "a report")
     with jobs_database(source, only_database=True) as (settings, database):

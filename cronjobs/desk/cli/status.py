@@ -47,17 +47,17 @@ def status(
 ) -> None:
     """Show the state on one screen: findings, schedules, running and waiting jobs, hosts.
 
-    Problems come first. For each problem, the screen shows when it began and which command to run. These are problems:
-    no tick comes, or no tick fires schedules; jobs are late; jobs are dead and were not retried or dismissed; the last
-    three runs of a schedule failed; a schedule missed runs in an outage (until a run succeeds, or you trigger a run);
-    ticks do not settle a schedule; a pause holds something back or is a day old; hosts refuse a file, or have had
-    different files for 15 minutes. Next come the causes of jobs' deaths, commonest first, with keys for "jobs list",
-    "jobs retry" and "jobs dismiss". Then come the schedules, worst first. For each schedule, the screen shows its last
-    result, how long that run took, the usual duration (the median, if at least 20 runs succeeded) and the last 20 runs.
-    The command works even while the file is broken or handlers cannot be imported. It waits for the import of the
-    handlers, but at most as long as a tick may take (run.budget), and on a terminal it says after 5 s which module it
-    waits for. The command only reads, and its exit code is 0 whatever it finds. Times are those of the database's
-    clock.
+    Problems come first. For each problem, the screen shows when it began and which command to run. These are problems
+    with ticks and hosts: no tick comes; no tick fires schedules, or none fires the due occurrences of a schedule; hosts
+    refuse a file, or have had different files for 15 minutes. These are problems with work: jobs are late; dead jobs
+    were neither retried nor dismissed; the last three runs of a schedule failed; a schedule missed runs in an outage
+    (until a run succeeds, or you trigger a run); a pause holds something back or is a day old. Next come the causes of
+    jobs' deaths, commonest first, with keys for "jobs list", "jobs retry" and "jobs dismiss". Then come the schedules,
+    worst first. For each schedule, the screen shows the result and the duration of its last run, the usual duration
+    (the median, if at least 20 runs succeeded) and the last 20 runs. The command works even while the file is broken or
+    handlers cannot be imported. It waits for the import of the handlers, but at most as long as a tick may take
+    (run.budget). On a terminal, it says after 5 s which module it waits for. The command only reads, and its exit code
+    is 0 whatever it finds. Times are those of the database's clock.
     """
     if every is not None and not (watch and 0.1 <= every <= 86_400):
         raise UsageError(

@@ -42,10 +42,10 @@ def sync(
 ) -> None:
     """Apply the file's schedules now, without waiting for a tick.
 
-    A tick does the same by itself when a host's file is new or has changed. Occurrences that are due under an old
-    definition are settled first. Existing jobs stay. The command prints "+" for a new schedule, "~" with the changes
-    for a changed schedule, ">" for a renamed schedule, "-" for a schedule that no longer fires, and "~" for a queue
-    whose cap changes.
+    A tick does the same by itself when a host's file is new or has changed. The command first settles the occurrences
+    that are due under an old definition. Existing jobs stay. The command prints "+" for a new schedule, "~" with the
+    changes for a changed schedule, ">" for a renamed schedule, "-" for a schedule that no longer fires, and "~" for a
+    queue whose cap changes.
 
     Exit codes: 0 done or planned, 1 refused, 3 an entry of the file is bad (the others are applied), 4 database.
     """

@@ -58,7 +58,7 @@ class DoubleRuns:
         """A sentence that names the lines whose schedule has another command, or "" if there are none."""
         if not self.changed:
             return ""
-        of_that_name = "a schedule of that name runs" if len(self.changed) == 1 else "schedules of those names run"
+        of_that_name = "a schedule with that name has" if len(self.changed) == 1 else "schedules with those names have"
         return f"cron runs {_listed(self.changed)}, and {of_that_name} another command: both commands would run"
 
     @property

@@ -523,7 +523,7 @@ def _times(count: int) -> str:
 def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
     begun = f", begun at {times.clock(job.started_at)}" if job.started_at else ""
     if job.started_at is not None:
-        begun += f", {rough(now - job.started_at)} ago" if job.started_at <= now else " by a clock that was ahead"
+        begun += f", {rough(now - job.started_at)} ago" if job.started_at <= now else " (a clock was ahead)"
     stop = "; it was asked to stop" if job.cancel_requested_at else ""
     runs = "was running"
     if job.runner_gone:
@@ -587,13 +587,13 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     if job.run_at > now:
         sentence = f"{waits}, due at {times.clock(job.run_at)}, in {rough(job.run_at - now)}."
         if job.misdated is not None:
-            clock = "This time is too late, because a clock was ahead when it set the time."
+            clock = "This time is too late, because a clock that was ahead set it."
             ends = [f'{clock} To run the job sooner, type "{job.misdated}".', *ends]
         elif job.scheduled_for is not None and job.scheduled_for > now:
             # To run it now would only be early once more, so it stays where it is, unless it is in the way.
             early = "A clock was ahead when this job was made: its occurrence is not due yet."
-            cancel = f'"cronjobs jobs cancel {job.id}" lets the schedule go on before then'
-            ends = [early, f"{cancel}; this occurrence then does not run by itself.", *ends]
+            cancel = f'"cronjobs jobs cancel {job.id}" lets the schedule go on now'
+            ends = [early, f"{cancel}, but this occurrence then does not run by itself.", *ends]
         return [sentence, *ends] + ([f"When it is due, it will still wait: {why}."] if why else [])
     if not why:
         last = around.last_tick
@@ -647,7 +647,7 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
                 f"the last tick that loaded it began at {times.clock(facts.last.started_at)} on {name(facts.last.host)}"
             )
             had = f"no tick that loaded handlers has known this type{since} ({last})"
-        reasons.append(f'no host that ticks can run type "{name(facts.name)}": {had}')
+        reasons.append(f'no ticking host can run type "{name(facts.name)}": {had}')
     if facts.removed_schedules:
         names = [name(each) for each in facts.removed_schedules]
         reasons.append(no_longer_in_file(several(names), len(names)))
@@ -676,7 +676,7 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     """Explain why the job waits, apart from its due time."""
     reasons = []
     if around.foreign is not None:
-        reasons.append(f"ticks with the file here refuse this database: {one_line(around.foreign, 300)}")
+        reasons.append(f"ticks that use the file here refuse this database: {one_line(around.foreign, 300)}")
     if job.paused is not None:
         reasons.append(pause(job.paused, times))
     if job.turn_after is not None:
@@ -690,7 +690,7 @@ def _reasons(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         if job.only_elsewhere.host is not None and job.only_elsewhere.at is not None:
             host, at = name(job.only_elsewhere.host), times.clock(job.only_elsewhere.at)
             could = f"; {host}, which could run it, has not ticked since {at}"
-        reasons.append(f"no host that ticks now can run {name(job.job_type)}{could}")
+        reasons.append(f"no ticking host can run {name(job.job_type)}{could}")
     if job.out_of_reach is not None:
         with_ = ", ".join(f"{name(host)} with {one_line(options, 200)}" for host, options in job.out_of_reach.options)
         since = times.clock(job.out_of_reach.since)

@@ -173,10 +173,10 @@ def _due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         first, last = times.with_utc(facts.first_for), times.with_utc(facts.last_for)
         sentences = [f"{facts.count:,} occurrences of {name(facts.schedule)} {said} from {first} to {last}{by}."]
     if facts.edited is not None:
-        decides = "decides" if facts.ledger is None else "decided"
+        decides = "decides what becomes" if facts.ledger is None else "decided what became"
         applied = _applied(facts.edited, times)
         sentences.append(
-            f"The schedule was edited since: the definition applied on {applied} {decides} about {_it(facts)}."
+            f"The schedule has been edited since: the definition applied on {applied} {decides} of {_it(facts)}."
         )
     if facts.remark is not None:
         sentences.append(f"The clocks changed: {facts.remark}.")
@@ -470,7 +470,7 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     elif brake is not None and skipped_by is not None and not brake.skip:
         sentences = [
             f"{capital(_it(facts))} will be recorded as skipped, because {pause(skipped_by, times)}.",
-            f"A tick records that when another pause ends: {pause(brake, times)}.",
+            f"A tick will record this when another pause ends: {pause(brake, times)}.",
         ]
     else:
         waits = "It waits" if facts.count == 1 else "They wait"
@@ -478,7 +478,9 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         if last is None:
             sentences.append("No tick has ever reached this database.")
         if facts.around.foreign is not None:
-            sentences.append(f"Ticks with the file here refuse this database: {one_line(facts.around.foreign, 400)}.")
+            sentences.append(
+                f"Ticks that use the file here refuse this database: {one_line(facts.around.foreign, 400)}."
+            )
         elif last is not None and last.started_at <= could_since:
             sentences.append(_last_tick(last, times))
             if facts.around.kept_from_starting:
@@ -496,7 +498,8 @@ def _pending(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         if facts.renaming_entry is not None:
             entry = f"The file here renames {name(facts.schedule)} to {name(facts.renaming_entry)}, whose entry"
         sentences.append(
-            f"{entry} is broken, so ticks with this file leave the schedule alone: {one_line(facts.file_fault, 400)}."
+            f"{entry} is broken, so ticks that use this file leave the schedule alone: "
+            f"{one_line(facts.file_fault, 400)}."
         )
     return sentences
 
@@ -506,9 +509,9 @@ def _last_tick(last: TickFacts, times: LocalTimes) -> str:
 
 
 def _decides(facts: OccurrenceFacts) -> str:
-    """Return text such as '"catch_up: latest" decides about it'."""
+    """Return text such as '"catch_up: latest" decides what becomes of it'."""
     policy = f'"catch_up: {facts.decided_by.catch_up}"' if facts.decided_by is not None else "catch_up"
-    return f"{policy} decides about {_it(facts)}"
+    return f"{policy} decides what becomes of {_it(facts)}"
 
 
 def _not_due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
@@ -524,7 +527,7 @@ def _not_due(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
         sentences.append(f"The clocks changed: {facts.remark}.")
     around = []
     if facts.previous is not None:
-        around.append(f"the occurrence before was {times.dated(facts.previous)}")
+        around.append(f"the previous occurrence was {times.dated(facts.previous)}")
     if facts.next is not None:
         coming = "is" if facts.next > facts.around.now else "was"
         around.append(f"the next one {coming} {times.dated(facts.next)}")

@@ -38,7 +38,7 @@ def late(by: timedelta) -> str:
 
 
 def ran_early_words(reason: str, times: LocalTimes) -> str:
-    """Return text such as "ran early at 01:31:04 or before, wrong clock, when it showed 02:15:04"."""
+    """Return text such as "ran early at 01:31:04 or before, because of a wrong clock that showed 02:15:04"."""
     return one_line(on_the_clock(early_words(reason), times), 200)
 
 

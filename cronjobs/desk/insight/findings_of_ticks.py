@@ -77,7 +77,7 @@ def tick_findings(health: Health, settings: Settings, same: SameCause) -> Iterat
         if job_type not in misfits:
             yield Finding("config", str(problem), command="cronjobs check", rows=(str(problem),))
     for host, (why, begun) in sorted(health.watch.refused.items()):
-        text = f"host {host} refuses its file and fires the previous definitions: {why}"
+        text = f"host {host} refuses its file and keeps using the previous definitions: {why}"
         yield Finding("refused", text, since=begun, command="cronjobs sync --plan", subject=host)
     yield from _files(health, at_work)
     for host, ticked in sorted(health.watch.two_files.items()):
@@ -167,7 +167,7 @@ def _misdated(health: Health) -> Iterator[Finding]:
     which = several([f"job {job.job_id} ({job.job_type}) in {rough(job.run_at - health.now)}" for job in found])
     retries = [str(job.job_id) for job in found if job.verb != "run"]
     others = [str(job.job_id) for job in found if job.verb == "run"]
-    text = f"some jobs are due too late, because a clock was ahead when it set their times: {which}"
+    text = f"some jobs are due too late, because a clock that was ahead set their times: {which}"
     if retries and others:
         text += f' (for each of {several(others)}, run "cronjobs run ID")'
     command = f"cronjobs jobs retry {' '.join(retries)}" if retries else f"cronjobs run {others[0]}"

@@ -63,7 +63,7 @@ _WHY_LATE: Final = {
     TOO_SHORT: "{their} timeout is longer than a whole tick (run.budget, --budget)",
     OUT_OF_TIME: "{their} timeout was longer than the time left in recent ticks (run.budget, --budget)",
     NO_WORKER: "the ticks are saturated: all their workers were busy until the end (run.workers)",
-    AT_LIMIT: "recent ticks started as many jobs as they were allowed to (--limit)",
+    AT_LIMIT: "recent ticks started as many jobs as --limit allows",
     # This entry stays last: the first reason that fits is reported, and another host may run long jobs.
     LONG_OFF: "{their} timeout is longer than a tick allows, and {off}",
 }
@@ -100,8 +100,8 @@ def work_findings(health: Health, run: RunSettings, same: SameCause) -> Iterator
     yield from _queues(health)
     for each in health.crashing:
         text = (
-            f"two runners of {each.job_type} died or lost the database. In case its code crashed them, jobs of this "
-            "type now run in child processes, until "
+            f"two runners of {each.job_type} died or lost the database. In case the code of this type crashed the "
+            "runners, its jobs now run in child processes, until "
             f"{CLEAN_ENDS} of these jobs in a row have ended without a crash ({each.clean_ends} so far), or until an "
             "hour has passed"
         )
@@ -231,7 +231,7 @@ def _why_late(late: Sequence[LateGroup], ticks: Sequence[Mapping[str, Any]], wor
         jobs, types = counted(count, "job"), several(sorted({group.job_type for group in late}))
         rows = "its row" if count == 1 else "their rows"
         return (
-            f"ticks with a free worker passed {jobs} of {types} over; another transaction may hold {rows} "
+            f"ticks with a free worker passed over {jobs} of {types}; another transaction may hold {rows} "
             "(on PostgreSQL, see pg_stat_activity)"
         )
     for why, words in _WHY_LATE.items():
@@ -259,7 +259,7 @@ def _backlog(late: Sequence[LateGroup], workers: int) -> str:
 
 def _why_stranded(health: Health) -> Iterator[str]:
     if types := sorted({each.group.job_type for each in health.stranded}):
-        yield f"no host that ticks now can run {several(types)}"
+        yield f"no ticking host can run {several(types)}"
     it = "it" if sum(each.group.late for each in health.stranded) == 1 else "them"
     hosts = {each.host: each.at for each in health.stranded if each.host is not None and each.at is not None}
     for host, at in sorted(hosts.items()):

@@ -55,7 +55,7 @@ def what_is_outside(
         *([DJANGOS] if in_django else []),
         *([] if address.is_sqlite else _server(settings.schema)),
         *(
-            [Leftover("other hosts", there, "remove these there, too: crontab line, units, state folder, log")]
+            [Leftover("other hosts", there, "also remove from each of them: crontab line, units, state folder, log")]
             if there
             else []
         ),

@@ -10,7 +10,7 @@ FINDING_KINDS: Final = {
     "no_tick": "no tick reaches the database",
     "host": "a host has stopped ticking while others still tick",
     "ending": "a host's ticks or runners are killed, or its ticks end with an error",
-    "clock": "a host's clock is wrong, or was wrong when it set the times of jobs",
+    "clock": "a host's clock is wrong, or a wrong clock set the times of jobs",
     "config": "a file has a bad entry, or a module cannot be imported",
     "refused": "a host refuses its file",
     "files": "hosts, or the ticks of one host, have different files",

@@ -153,7 +153,7 @@ def database_url() -> str:
             name = alias(conf.settings)
         if name not in databases.settings:
             raise FieldError(
-                f'Django\'s DATABASES has no entry "{one_line(name, 60)}", which the CRONJOBS setting names'
+                f'Django\'s DATABASES has no entry "{one_line(name, 60)}", although the CRONJOBS setting refers to it'
             )
         connection = databases[name]
     except FieldError:

@@ -157,7 +157,7 @@ NAME_RULE: Final = "a name: up to 100 of A–Z a–z 0–9 _ . : -"
 name: Final = matching(NAME.pattern, NAME_RULE, words="name: 1–100 of A–Z a–z 0–9 _ . : -")
 type_name: Final = matching(
     rf"(?!{EXEC_PREFIX}){NAME.pattern}",
-    f'{NAME_RULE} that does not begin with "{EXEC_PREFIX}", as only runs of "cronjobs exec" do',
+    f'{NAME_RULE} that does not begin with "{EXEC_PREFIX}", which is reserved for "cronjobs exec"',
     words="name: 1–100 of A–Z a–z 0–9 _ . : -",
 )
 title: Final = matching(

@@ -107,7 +107,7 @@ RUN: Final[Keys] = {
     "trust_files": ConfigKey(
         _trust,
         "[deploy]",
-        "The users, besides root, whose files a tick that runs as root may use. The value true stands for all users.",
+        "A tick that runs as root may also use the files of these users. The value true stands for all users.",
         "false",
     ),
     "long_jobs": ConfigKey(
@@ -315,7 +315,7 @@ FILE: Final[Keys] = {
     "limits": ConfigKey(
         limits,
         '{"smtp:": 4}',
-        "How many jobs with a given concurrency_key prefix run at once, on all hosts together.",
+        "How many jobs with a given concurrency_key prefix may run at once, on all hosts together.",
         "none",
     ),
     "executors": ConfigKey(

@@ -106,8 +106,8 @@ JOB_TYPE: Final[Keys] = {
         fields.choice("thread", "process"),
         "process",
         (
-            "Whether a handler runs in a thread or in a process of its own. Such a process can be killed, and its "
-            "crash harms no other job."
+            "Whether a handler runs in a thread or in a process of its own. A process can be killed, and its crash "
+            "harms no other job."
         ),
         "from @job, else thread",
     ),
@@ -145,7 +145,7 @@ JOB_TYPE: Final[Keys] = {
     "success_exit_codes": ConfigKey(
         fields.some_of(_EXIT_CODE, "no exit code would mean success; for 0 alone, delete the key"),
         "[0, 24]",
-        "The exit codes of the command that mean success.",
+        "The exit codes by which the command reports success.",
         "[0]",
     ),
     "retry_exit_codes": ConfigKey(
@@ -222,8 +222,8 @@ def _at_once(reading: Reading, node: Node, path: str) -> int:
 
 
 LIMIT: Final[Keys] = {
-    "most": ConfigKey(_at_once, "4", "How many jobs with this concurrency_key prefix run at once.", "no limit"),
-    "each": ConfigKey(_at_once, "1", "How many jobs with the same concurrency_key run at once.", "no limit"),
+    "most": ConfigKey(_at_once, "4", "How many jobs with this concurrency_key prefix may run at once.", "no limit"),
+    "each": ConfigKey(_at_once, "1", "How many jobs with the same concurrency_key may run at once.", "no limit"),
 }
 
 
@@ -309,7 +309,7 @@ SCHEDULE: Final[Keys] = {
     "catch_up_limit": ConfigKey(
         fields.integer(1, 10_000),
         "20",
-        'The most occurrences that are run with "catch_up: all". A finding reports the occurrences that are dropped.',
+        'The maximum number of occurrences to run with "catch_up: all". A finding reports dropped occurrences.',
     ),
     "overlap": ConfigKey(
         fields.choice("skip", "wait", "allow"),

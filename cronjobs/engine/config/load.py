@@ -275,7 +275,7 @@ def _clashes(entry: JobTypeSettings, executors: Mapping[str, ExecutorSettings]) 
         found["isolation"] = 'a command always has a process of its own: delete "isolation"'
     if entry.command is None:
         if entry.inherit_env is not None:
-            found["inherit_env"] = "this is for an entry with a command: a handler has the environment of the tick"
+            found["inherit_env"] = "this key is for an entry with a command: a handler has the environment of the tick"
         for name in ("success_exit_codes", "retry_exit_codes"):
             if getattr(entry, name):
                 found[name] = "exit codes are for an entry with a command: a handler raises GiveUp or RetryLater"

@@ -189,8 +189,8 @@ class Context:
         *key* (text, or a tuple such as ("invoice-email", 42)) identifies the effect across all jobs. ``on_unknown``
         decides what happens if the effect was begun, but its result was never recorded. "again" repeats it, with
         ``effect.unknown`` True. "skip" treats it as done, without a result. "stop" makes the job dead until someone
-        settles the effect. With ``single_call``, an exception whose root cause is a refused connection, or a host name
-        that does not resolve, proves that nothing was done, so the effect does not become unknown. Use ``single_call``
+        settles the effect. With ``single_call``, the effect does not become unknown if the root cause of the exception
+        is a refused connection or a host name that does not resolve, because then nothing was done. Use ``single_call``
         only for a call that connects once and does not retry by itself. If another job is in the middle of the effect,
         entering the block raises EffectBusy, and this job is retried later.
         """

@@ -186,7 +186,7 @@ class Ledger:
                 raise EffectBusy(key, job_id)
             case Begin(unknown=True):
                 whose = f" by attempt {before.attempt} of job {before.job_id}" if before and before.job_id else ""
-                said = "effect %s was begun%s, but its result was not recorded: this attempt does the effect again"
+                said = "effect %s was begun%s, but its result was not recorded: this attempt repeats the effect"
                 self.log.warning(said, key, whose)
         return entry
 
@@ -296,9 +296,9 @@ class Effect:
     If ``done`` is True on entry, an earlier attempt recorded the effect as done. ``result`` is then the recorded
     result, and leaving the block writes nothing. If ``unknown`` is True, an earlier attempt began the effect, but
     recorded no result, so the effect may have happened. If an exception leaves the block, the effect becomes unknown,
-    because it was begun but not done. But if the handler has called ``did_nothing()``, or if the error shows that the
-    block's ``single_call`` did nothing, the effect counts as never begun, unless the block has set a result. An effect
-    that was already unknown on entry stays unknown after any exception.
+    because it was begun but not done. It counts as never begun, however, if the block has set no result, and either the
+    handler has called ``did_nothing()`` or the error shows that the block's ``single_call`` did nothing. An effect that
+    was already unknown on entry stays unknown after any exception.
     """
 
     def __init__(

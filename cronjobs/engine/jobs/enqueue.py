@@ -227,10 +227,10 @@ def enqueue_many(
 
     A row is a payload, or a payload and its own options: ``({"invoice_id": 7}, {"idempotency_key": ("invoice", 7)})``.
     Other *options* apply to all rows. If several rows have the same key, only the first of these rows is used, or with
-    ``on_conflict="replace"`` only the last. New ids ascend in the order of *rows*. The exception is PostgreSQL: there,
-    rows with a key come first, in the order of their keys (``call:9`` before ``call:10``). With this order, two such
-    calls cannot deadlock. If a queue is full and drops jobs, it accepts the first rows that fit. If a full queue does
-    not drop jobs, the whole call is refused, and nothing is written.
+    ``on_conflict="replace"`` only the last. New ids ascend in the order of *rows*. But on PostgreSQL, rows with a key
+    come first, in the order of their keys (``call:9`` before ``call:10``), so that two concurrent calls cannot
+    deadlock. If a queue is full and drops jobs, it accepts the first rows that fit. If a full queue does not drop jobs,
+    the whole call is refused, and nothing is written.
     """
     _require(target, "enqueue_many", job_type, schema)
     return _enqueue(target, _rows(job_type, rows, options), on_conflict, schema, wait)

@@ -42,8 +42,8 @@ class FoundJob:
     handler's return value, or None if the job has not succeeded. ``progress`` is the running attempt's latest report,
     with ``done``, ``of`` (None if the total is unknown) and ``note``. ``next_try`` is when a waiting job is due, or
     None if the job is not waiting. ``attempts`` is how many times a runner has claimed the job, and ``failures`` is how
-    many of these attempts count against ``max_attempts``. ``max_attempts`` may be None: if the app did not set the
-    limit, only a runner knows it (from the job type), so it is known only while the job is running. A ``payload``,
+    many of these attempts count against ``max_attempts``. If the app did not set ``max_attempts``, the limit comes from
+    the job type, which only a runner knows. ``max_attempts`` is then None unless the job is running. A ``payload``,
     ``meta`` or ``result`` that cannot be read is None. If the job has been pruned and only its key was kept,
     ``payload`` is {} and ``result`` is None.
     """

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-_IS_BAD: Final = ' in the file is bad ("cronjobs check" says why), so no job that it limits begins'
+_IS_BAD: Final = ' in the file is bad ("cronjobs check" says why), so the limited jobs do not start'
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Limit:
 def in_the_past(reached: str) -> str:
     """Return *reached*, a sentence that a tick recorded from ``Limit.reached``, in the past tense."""
     if reached.endswith(_IS_BAD):
-        return reached.removesuffix(_IS_BAD) + " in the file was bad, so no job that it limits began"
+        return reached.removesuffix(_IS_BAD) + " in the file was bad, so the limited jobs did not start"
     return '" was reached ('.join(reached.rsplit('" is reached (', 1)) if reached.startswith('limit "') else reached
 
 

@@ -135,7 +135,7 @@ def plain_end(finished: Finished, why: str) -> Finished:
 
     A success stays a success. Any other outcome becomes a failure, which the default policy retries.
     """
-    said = f"the outcome could not be recorded as it was: {why}"
+    said = f"the outcome could not be recorded in full: {why}"
     match finished.outcome:
         case Succeeded():
             outcome: Outcome = Succeeded(None, said)

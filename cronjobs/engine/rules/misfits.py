@@ -47,8 +47,8 @@ class Refusals:
         if now - self.since >= LEAST and self.ticked <= self.refused:
             lately = f"{LATELY // timedelta(minutes=1)} minutes"
             return (
-                f"given up: its payload has not fitted for {lately}, and all code that ticked in that "
-                "time has refused it"
+                f"given up: its payload has not fitted for {lately}, and every version of the code that ran ticks in "
+                "that time has refused it"
             )
         return None
 

@@ -303,7 +303,7 @@ class CronMail:
         number, counted = sum(died.number for died in news), sum(died.number for died in news if died.is_named)
         if number > counted:
             jobs = "1 job is" if number == 1 else f"{number:,} jobs are"
-            lines.append(f"{jobs} dead, {number - counted:,} of them of causes that are not listed here")
+            lines.append(f"{jobs} dead; the causes of {number - counted:,} of them are not listed here")
         for line in lines[:-1]:
             self._stderr.say(f"cronjobs: {line}")
         for line in lines[-1:]:

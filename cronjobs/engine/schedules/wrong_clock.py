@@ -80,9 +80,9 @@ def _ran_early(row: LedgerRow, attempt: int | None, now: datetime) -> str:
     The reason contains *now*, which is the latest time at which the job can have run, and the time that the wrong clock
     showed.
     """
-    shown = "" if row.decided_at is None else f", when it showed {row.decided_at.isoformat(timespec='seconds')}"
+    shown = "" if row.decided_at is None else f" that showed {row.decided_at.isoformat(timespec='seconds')}"
     which = "" if attempt is None else f"{UP_TO_ATTEMPT} {attempt}"
-    return f"{RAN_EARLY} {now.isoformat(timespec='seconds')} or before, wrong clock{shown}{which}"
+    return f"{RAN_EARLY} {now.isoformat(timespec='seconds')} or before, because of a wrong clock{shown}{which}"
 
 
 def undo(

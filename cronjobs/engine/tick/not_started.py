@@ -44,11 +44,10 @@ WHY: Final = {
     BEHIND_ANOTHER: "another job of schedule {schedule} was running, or came first",
     LIMITED: "{limit}",
     NO_PLACE: (
-        "the timeout is longer than a tick, and that host was already running as many long jobs as it may "
-        "(run.long_jobs)"
+        "the timeout is longer than a tick, and that host was already running as many long jobs as run.long_jobs allows"
     ),
-    NO_PROCESS: "the timeout is longer than a tick, and that host could not start a process for such a job: {error}",
-    AT_LIMIT: "the tick had already started as many jobs as it was allowed to (--limit)",
+    NO_PROCESS: "the timeout is longer than a tick, and that host could not start a process for a long job: {error}",
+    AT_LIMIT: "the tick had already started as many jobs as --limit allows",
     STOPPED: "the tick was asked to stop",
     OUT_OF_TIME: "the {default}timeout of {timeout_s}{stop} did not fit into the {left_s} left in the tick",
     TOO_SHORT: "the {default}timeout of {timeout_s}{stop} is longer than the {whole_s} of a whole tick (--budget)",
@@ -58,7 +57,7 @@ WHY: Final = {
     ),
     NO_WORKER: "all workers of the tick were busy until it ended",
     PASSED_OVER: (
-        "a worker was free, but the job came due as the tick ended, or another runner or another transaction held it"
+        "a worker was free, but the job came due as the tick ended, or was held by another runner or transaction"
     ),
 }
 MOST_ENTRIES: Final = 50

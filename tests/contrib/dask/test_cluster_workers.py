@@ -281,7 +281,9 @@ def test_a_guard_that_broke_off_is_named_as_why_its_attempt_is_lost(desk: Desk) 
     assert desk.ended() == []
     desk.end_permits()
     desk.round(2)
-    assert desk.ended() == [Lost("the Dask worker raised OSError: no space left on device, and its permit has expired")]
+    assert desk.ended() == [
+        Lost("the Dask worker raised OSError: no space left on device, and its permit to run has expired")
+    ]
     assert desk.cluster.avoided == [WORKER]
 
 

@@ -264,7 +264,7 @@ def test_check_warns_of_a_file_that_no_tick_can_use(
     with django_project(sqlite_url, CRONJOBS={"config": file}):
         found = file_is_read(None)
         assert [each.id for each in found] == (["cronjobs.W006"] if said else [])
-        assert all(f"the settings name: {file}" in each.msg and str(said) in each.msg for each in found)
+        assert all(f"given in Django's settings: {file}" in each.msg and str(said) in each.msg for each in found)
     with django_project(sqlite_url):
         assert file_is_read(None) == []
 

@@ -61,7 +61,7 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     ("problem", host.handlers(3, ["module shop: cannot be imported"]), "module shop"),
     ("ok", host.job_types([], [], {}), "has a handler"),
     ("problem", host.job_types(["no handler is registered"], [], {}), "no handler"),
-    ("problem", host.job_types([], ["mail.send"], {}), "mail.send, which no host that ticks can run"),
+    ("problem", host.job_types([], ["mail.send"], {}), "mail.send, which no ticking host can run"),
     (
         "problem",
         host.job_types([], [], {"a.b": 2}),
@@ -99,9 +99,9 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     (
         "warning",
         host.crontab(replace(LINE, double=CHANGED), ticks=False),
-        "cron runs line 3 (backup), and a schedule of",
+        "cron runs line 3 (backup), and a schedule with",
     ),
-    ("warning", host.crontab(replace(LINE, state="missing", double=CHANGED), ticks=True), "runs another command"),
+    ("warning", host.crontab(replace(LINE, state="missing", double=CHANGED), ticks=True), "has another command"),
     ("problem", host.crontab(replace(LINE, state="missing", double=CHANGED), ticks=False), "nothing starts ticks"),
     ("not applicable", host.crontab(replace(LINE, state="missing", double=TWICE), ticks=False), BOTH),
     (

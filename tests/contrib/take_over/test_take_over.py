@@ -178,7 +178,7 @@ def test_an_address_of_mailto_becomes_a_channel_once() -> None:
     text = "MAILTO=ops@example.com, ada\n1 1 * * * a\nMAILTO=ops@example.com\n2 2 * * * b\nMAILTO=$X\n3 3 * * * c\n"
     found = take_over(text + "MAILTO=nobody@example.com\n")
     assert found.mail_to == ("ops@example.com", "ada@localhost")
-    assert found.notes == ('MAILTO names "$X", which is not a mail address, so "alerts" does not contain it',)
+    assert found.notes == ('MAILTO contains "$X", which is not a mail address, so it is left out of "alerts"',)
 
 
 @settings(max_examples=25, deadline=None)
@@ -522,7 +522,7 @@ def test_settings_that_changed_since_the_import_are_a_difference_and_swap_refuse
     refused = cron_host.cli("swap").exception
     assert isinstance(refused, block.CrontabError)
     assert f"line 4 (a): {reason}; line 5 (b): {reason}. Nothing was changed" in str(refused)
-    assert "secrets are in the env_file" in str(refused)
+    assert "to change secrets, edit the env_file" in str(refused)
     assert 'Alerts go to the addresses under "alerts", whatever MAILTO says. "cronjobs' in str(refused)
     assert "secret" not in str(found) + str(refused).replace("secrets", "")
     assert cron_host.crontab == new
@@ -660,7 +660,7 @@ def test_install_refuses_while_cron_runs_what_a_schedule_runs(cron_host: Host) -
     others = old.replace("/bin/bash", "/bin/dash").replace("@hourly", "# @hourly").replace("hello", "good day")
     cron_host.has(others)
     said = str(cron_host.cli("install").exception)
-    assert "cron runs line 2 (backup) and line 5 (joe), and schedules of those names run another command" in said
+    assert "cron runs line 2 (backup) and line 5 (joe), and schedules with those names have another command" in said
     assert "take the lines out of the crontab, or give the schedules the lines' commands again" in said
     assert cron_host.crontab == others
     cron_host.has(others.replace("backup", "tar").replace("joe", "ann"))
@@ -997,7 +997,9 @@ def test_swap_refuses_while_cron_runs_a_line_whose_schedule_has_another_command(
     cron_host.config.write_text(text.replace('[/bin/sh, "-c", heartbeat]', "[/bin/heartbeat]"))
     assert cron_host.config.read_text() != text
     said = str(cron_host.cli("swap").exception)
-    assert "cron runs line 1 (heartbeat), and a schedule of that name runs another command: both commands would" in said
+    assert (
+        "cron runs line 1 (heartbeat), and a schedule with that name has another command: both commands would" in said
+    )
     assert "take the line out of the crontab, or give the schedule the line's command again" in said
     assert "if both commands should run, add --yes" in said
     assert cron_host.crontab == old

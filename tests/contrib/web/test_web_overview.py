@@ -255,7 +255,7 @@ def test_a_tick_that_was_just_killed_is_not_said_to_be_well(
 def test_what_a_clock_ahead_ran_too_early_is_no_success_on_the_pages(rows: Rows, browser: Browser) -> None:
     schedule = rows.schedule("nightly", next_at=NOW + timedelta(hours=20), seen_until=NOW)
     due = ago(hours=4)
-    reason = "ran early at 2026-07-01T07:10:00+00:00 or before, wrong clock, up to attempt 1"
+    reason = "ran early at 2026-07-01T07:10:00+00:00 or before, because of a wrong clock, up to attempt 1"
     job = rows.job(status="succeeded", schedule="nightly", scheduled_for=due, run_at=due)
     rows.attempt(job)
     rows.occurrence(schedule, due, job_id=job, reason=reason)

@@ -368,7 +368,7 @@ def test_a_broken_entry_that_renames_the_schedule_is_named(world: World) -> None
     told = world.ask("s", "--at", "02:01")
     assert "left it unsettled; the schedule's entry in the file of that host was broken: minute 61 is not in" in told
     renames = (
-        "The file here renames s to new, whose entry is broken, so ticks with this file leave the schedule alone: "
+        "The file here renames s to new, whose entry is broken, so ticks that use this file leave the schedule alone: "
     )
     assert f"{renames}cronjobs.yaml:" in told
 
@@ -382,7 +382,9 @@ def test_ticks_that_came_and_left_it_alone(world: World) -> None:
     assert told.verdict == "pending"
     broken = "the schedule's entry in the file of that host was broken: minute 61 is not in 0–59"
     assert f"A tick of host alpha has begun since then, at 02:03:10, but left it unsettled; {broken}" in told
-    assert "The schedule's entry in the file here is broken, so ticks with this file leave the schedule alone:" in told
+    assert (
+        "The schedule's entry in the file here is broken, so ticks that use this file leave the schedule alone:" in told
+    )
     assert "minute 61 is not in 0–59" in told
     world.file(**MINUTELY)
     world.tick(utc("2026-03-03T02:10:10"))
@@ -435,7 +437,7 @@ def test_held_back_by_somebody_who_said_why(world: World, monkeypatch: pytest.Mo
     assert told.verdict == "pending"
     assert told.steady[1:] == [
         "It is held back: everything has been paused by ada since 01:58:20, until someone resumes it (why: deploy).",
-        'When the pause ends, "catch_up: latest" decides about it.',
+        'When the pause ends, "catch_up: latest" decides what becomes of it.',
     ]
     world.go(utc("2026-03-03T02:04:30"))
     brake(world, "resume", "--all", monkeypatch=monkeypatch)

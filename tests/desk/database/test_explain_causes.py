@@ -53,7 +53,7 @@ def test_a_database_of_another_project_is_the_cause_for_a_schedule_and_for_a_job
     file = world.folder / "cronjobs.yaml"
     file.write_text(file.read_text().replace("project: shop", "project: books"))
     world.go(utc("2026-03-03T02:05:00"))
-    refused = "Ticks with the file here refuse this database:"
+    refused = "Ticks that use the file here refuse this database:"
     told = world.ask("s", "--at", "02:01")
     assert refused in told
     assert "shop" in told
@@ -189,7 +189,7 @@ def test_a_pause_that_someone_changed_is_still_by_whoever_began_it(
     brake(world, "pause", "s", "--why", "two", monkeypatch=monkeypatch, who="bob")
     said = "the schedule has been paused by ada (changed by bob) since 02:03:00, until someone resumes it (why: two)"
     assert said in world.ask("s", "--at", "02:05")
-    assert "paused       schedule s by ada, changed by bob, and still is: two" in world.cronjobs("history").out
+    assert "paused       schedule s by ada, changed by bob, and is still paused: two" in world.cronjobs("history").out
 
 
 def test_why_a_tick_left_an_occurrence_is_its_outage(world: World) -> None:
@@ -346,8 +346,8 @@ def test_the_jobs_that_come_before_a_job_are_counted(
     [
         (
             "0",
-            'limit "api:" in the file was bad, so no job that it limits began.',
-            'limit "api:" in the file is bad ("cronjobs check" says why), so no job that it limits begins.',
+            'limit "api:" in the file was bad, so the limited jobs did not start.',
+            'limit "api:" in the file is bad ("cronjobs check" says why), so the limited jobs do not start.',
         ),
         (
             "1",
@@ -799,7 +799,7 @@ def test_a_long_job_waits_for_a_place_only_if_a_tick_found_none(world: World) ->
     no_room(world)
     left_by_the_last_tick(world, "long jobs")
     told = world.ask(job_id)
-    assert "that host was already running as many long jobs as it may (run.long_jobs)" in told
+    assert "that host was already running as many long jobs as run.long_jobs allows" in told
     assert "a host runs at most 4 of these at once (run.long_jobs)" in told
     world.file("run: {budget: 40s, long_jobs: 0}\n")
     for asked in (job_id, later):

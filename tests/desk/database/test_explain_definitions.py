@@ -57,7 +57,7 @@ def test_not_due_by_the_definition_of_that_day(world: World) -> None:
             "s was not due at 2026-03-02 20:45:00 UTC, by the definition applied on 2026-03-02 08:00:30 by host alpha "
             "(15 * * * *)."
         ),
-        "The occurrence before was 2026-03-02 20:15:00, the next one was 2026-03-02 21:15:00.",
+        "The previous occurrence was 2026-03-02 20:15:00, the next one was 2026-03-02 21:15:00.",
         (
             "Under the definition applied on 2026-03-03 08:30:30 by host alpha (45 * * * *, Europe/Berlin) "
             "it would have been due."
@@ -456,8 +456,10 @@ def test_an_edit_during_a_pause_neither_hides_a_held_back_occurrence_nor_what_de
         assert told.verdict == "pending", asked
         assert "was due at 2026-03-02 09:15:00 UTC" in told
         assert "It is held back: everything has been paused by ada" in told
-        assert f'When the pause ends, "catch_up: {policy}" decides about it.' in told
-        edited = "The schedule was edited since: the definition applied on 2026-03-02 09:20:10 by host alpha decides"
+        assert f'When the pause ends, "catch_up: {policy}" decides what becomes of it.' in told
+        edited = (
+            "The schedule has been edited since: the definition applied on 2026-03-02 09:20:10 by host alpha decides"
+        )
         assert (edited in told) == (edit in (", catch_up: none", ", catch_up_within: 1h", ", grace: 2h"))
     for end in ("2026-03-02T09:18Z", "2026-03-02T09:21Z"):
         listed = world.ask("s", "--from", "2026-03-02T09:00Z", "--to", end).found["occurrences"]

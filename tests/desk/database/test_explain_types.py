@@ -171,7 +171,7 @@ def test_a_type_that_no_host_could_load_and_since_when(world: World) -> None:
     told = world.ask("t.ok")
     assert told.verdict == "not_runnable"
     since = (
-        'no host that ticks can run type "t.ok": no tick that loaded handlers has known this type since 09:01:10 '
+        'no ticking host can run type "t.ok": no tick that loaded handlers has known this type since 09:01:10 '
         "(the last tick that loaded it began at 09:00:10 on alpha)"
     )
     assert since in told
@@ -191,7 +191,7 @@ def test_a_type_that_was_renamed_a_moment_ago_cannot_run(world: World) -> None:
     world.file(OK.replace("t.ok", "t.renamed"))
     world.tick(utc("2026-03-02T09:01:10"))
     since = (
-        'no host that ticks can run type "t.ok": no tick that loaded handlers has known this type since 09:01:10 '
+        'no ticking host can run type "t.ok": no tick that loaded handlers has known this type since 09:01:10 '
         "(the last tick that loaded it began at 09:00:10 on alpha)"
     )
     assert world.ask("t.ok").verdict == "not_runnable"
@@ -212,12 +212,12 @@ def test_a_type_that_only_this_command_can_load_waits_for_no_next_tick(
     monkeypatch.setenv("CRONJOBS_HOST", here)
     mended = "the fault was fixed after the last tick, or ticks have a different environment from your shell"
     for told in (world.ask(str(job_id)), world.ask("t.ok")):
-        assert 'no host that ticks can run type "t.ok": no tick on record has ever known this type' in told
+        assert 'no ticking host can run type "t.ok": no tick on record has ever known this type' in told
         assert "on alpha module lately_broken cannot be imported: KeyError: 'REPORT_KEY'" in told
         assert ("on this host, this command could load it" in told) == (mended in told) == (here == "alpha")
         assert "a free worker" not in told
     shown = " ".join(world.cronjobs("jobs", "show", str(job_id)).out.split())
-    assert 'no host that ticks can run type "t.ok": no tick on record has ever known this type' in shown
+    assert 'no ticking host can run type "t.ok": no tick on record has ever known this type' in shown
     [finding] = world.cronjobs("status", "--json").json["findings"]
     assert (mended in finding["text"]) == (here == "alpha")
     assert ('(for details, run "cronjobs check" there)' in finding["text"]) == (here == "beta")
@@ -291,7 +291,7 @@ def test_a_fault_that_the_hosts_newest_tick_no_longer_has_explains_no_missing_ty
     assert "once_broken" in world.ask(str(job_id))
     world.file(OK)
     world.tick(utc("2026-03-02T09:01:10"))
-    assert 'no host that ticks can run type "t.nobodys"' in world.ask(str(job_id))
+    assert 'no ticking host can run type "t.nobodys"' in world.ask(str(job_id))
     assert "once_broken" not in world.ask(str(job_id))
 
 
@@ -412,7 +412,7 @@ def test_due_work_that_only_a_host_which_stopped_could_run(world: World) -> None
         found = world.cronjobs("status", "--json").json["findings"]
         return [each["text"] for each in found if each["kind"] == "late"]
 
-    only_beta = "no host that ticks now can run t.ok; beta, which could run it, has not ticked for 5m"
+    only_beta = "no ticking host can run t.ok; beta, which could run it, has not ticked for 5m"
     assert late() == [f"1 job has been due for more than 2m: {only_beta}"]
     put(world.database, job_type="t.work", run_at=utc("2026-03-02T08:04:00"))
     assert late() == [
@@ -438,7 +438,7 @@ def test_no_next_tick_is_promised_once_the_only_host_with_the_type_has_stopped(w
     world.ticks(utc("2026-03-02T08:04:10"), utc("2026-03-02T08:06:10"))
     world.file(OK)
     for told in (world.ask(str(job_id)), world.ask("t.ok")):
-        assert "no host that ticks now can run t.ok; beta, which could run it, has not ticked since 08:01:10" in told
+        assert "no ticking host can run t.ok; beta, which could run it, has not ticked since 08:01:10" in told
         assert "the next tick" not in told
     world.tick(utc("2026-03-02T08:07:10"), host="gamma")
     assert "no host" not in world.ask(str(job_id))

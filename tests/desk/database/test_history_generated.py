@@ -424,8 +424,8 @@ Monday 2026-06-29
                           down
 
 Wednesday 2026-07-01
-05:03:07     paused       schedule sync by ada and still is, and what came due
-                          was skipped
+05:03:07     paused       schedule sync by ada and is still paused, and what
+                          came due was skipped
 06:03:07     paused       schedule other by ada until 07:03:07
 08:03:07     deployed     file 3f2a9c1b0000 applied by web1 (change: sync,
                           rename: a → b)

@@ -172,11 +172,11 @@ def test_a_job_of_a_schedule_that_allows_overlap_is_late(database: Database, tmp
         ("long jobs", "all places for long jobs are taken (run.long_jobs)"),
         ("budget", "its timeout was longer than the time left in recent ticks (run.budget, --budget)"),
         ("slots", "the ticks are saturated: all their workers were busy until the end (run.workers)"),
-        ("--limit", "recent ticks started as many jobs as they were allowed to (--limit)"),
+        ("--limit", "recent ticks started as many jobs as --limit allows"),
         (
             "late",
             (
-                "ticks with a free worker passed 1 job of t.known over; another transaction may hold its row (on "
+                "ticks with a free worker passed over 1 job of t.known; another transaction may hold its row (on "
                 "PostgreSQL, see pg_stat_activity)"
             ),
         ),
@@ -348,7 +348,7 @@ def test_jobs_that_ticks_with_a_free_worker_pass_over_are_no_backlog(database: D
     now = database.clock.now()
     row = {"host": "web1", "pid": 2, "version": "0", "fingerprint": "f", "schedules_on": 1, "tick": "running"}
     world.put(tables.ticks, started_at=now, **row)
-    passed_over = "ticks with a free worker passed 1 job of t.known over; another transaction may hold its row"
+    passed_over = "ticks with a free worker passed over 1 job of t.known; another transaction may hold its row"
     assert f"not started: {passed_over}" in world.found()["late"]
     world.put(queue="other")
     drains(world, 2, queue="other")
@@ -373,7 +373,7 @@ def test_what_only_limit_leaves_waiting_is_within_reach(database: Database, tmp_
         world.put()
     left = [{"why": "--limit", "job_type": "t.known", "queue": "default", "jobs": 2}]
     world.tick(did={"options": {"limit": 1}}, not_started=left)
-    why = "recent ticks started as many jobs as they were allowed to (--limit)"
+    why = "recent ticks started as many jobs as --limit allows"
     assert world.found() == {"late": f"2 jobs have been due for more than 2m and have not started: {why}"}
     drains(world, 2)
     assert list(world.found()) == ["late"]
@@ -420,7 +420,7 @@ def test_a_batch_behind_a_limit_has_a_pace(database: Database, tmp_path: Path) -
     ]
     world.limits = (Limit("smtp:", most=0),)
     [bad] = _waiting_lines(world.look(), world.settings.run.every, Times(health.now, "UTC"), 200)[2:]
-    assert bad.endswith("so no job that it limits begins"), "the jobs that succeeded began before the fault"
+    assert bad.endswith("so the limited jobs do not start"), "the jobs that succeeded began before the fault"
 
 
 @pytest.mark.parametrize(("scope", "name", "left"), [("queue", "default", 1), ("queue", "b", 1), ("all", "", 0)])

@@ -112,7 +112,7 @@ def test_alone_it_is_refused_each_five_minutes_and_dead_after_fifteen_uncharged(
         assert (job.status, job.attempts) == ("failed" if minute < 15 else "dead", 1 + min(minute, 15) // 5)
         fleet.clock.advance(MINUTE)
     assert job.last_error.startswith("payload does not fit t.pay(amount, currency): missing a required argument")
-    assert job.last_error.endswith("all code that ticked in that time has refused it")
+    assert job.last_error.endswith("every version of the code that ran ticks in that time has refused it")
 
 
 def test_a_half_finished_deploy_keeps_it_alive_until_the_new_host_takes_it(fleet: Fleet) -> None:

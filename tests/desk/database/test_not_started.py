@@ -214,7 +214,7 @@ def test_explain_answers_from_the_record_while_the_job_waits_and_once_it_has_beg
     host.tick(jobs=1)
     clock.advance(timedelta(seconds=20))  # a tick ends by the real clock
     assert "did not start it" not in explained(host, 1)  # the very tick that ran it recorded the other one
-    said = "on alpha did not start it: the tick had already started as many jobs as it was allowed to (--limit)"
+    said = "on alpha did not start it: the tick had already started as many jobs as --limit allows"
     assert said in explained(host, 2)
     clock.advance(MINUTE)
     host.tick(queue="mail")

@@ -43,7 +43,10 @@ def test_history_says_that_a_clock_was_ahead_and_what_ran_early(world: World) ->
         "01:31:00 clock was at least 59m ahead, and was set back; what is shown between 01:31:00 and 02:30:00 may have "
         "happened up to 59m earlier"
     ) in shown
-    assert "02:15:00 ran early nightly (job 3): at 01:31:00 or before, wrong clock, when it showed 02:15:00" in shown
+    assert (
+        "02:15:00 ran early nightly (job 3): at 01:31:00 or before, because of a wrong clock that showed 02:15:00"
+        in shown
+    )
     assert "4 ran early" in shown
     only = world.cronjobs("history", "--since", "1h", "--outcome", "early", "--json").json
     assert [(row["schedule"], row["outcome"]) for row in only] == [
@@ -142,7 +145,7 @@ def test_explain_does_not_blame_ticks_for_what_a_clock_ahead_had_settled(world: 
     listed = world.say("sync", "--from", "01:00", "--to", "01:20").out
     assert "the reason is not recorded" not in listed
     job = world.ask("4")
-    assert "ran early at 01:31:00 or before, wrong clock, when it showed 02:20:00." in job
+    assert "ran early at 01:31:00 or before, because of a wrong clock that showed 02:20:00." in job
 
 
 def test_status_says_of_a_run_that_a_clock_ahead_made_that_it_was_early(world: World) -> None:
@@ -172,7 +175,7 @@ def test_the_first_occurrence_after_a_skipped_hour_is_the_next_one_of_it(world: 
     world.ticks(utc("2027-03-28T00:29:00"), utc("2027-03-28T02:05:00"), 5 * MINUTE)
     told = world.ask("half", "--at", "2027-03-28T02:30")
     assert told.verdict == "not_due"
-    assert "The occurrence before was 2027-03-28 01:30:00, the next one was 2027-03-28 03:00:00." in told
+    assert "The previous occurrence was 2027-03-28 01:30:00, the next one was 2027-03-28 03:00:00." in told
 
 
 def test_history_tells_the_two_passes_of_a_doubled_hour_apart(world: World) -> None:
@@ -222,10 +225,10 @@ def test_a_job_that_a_clock_ahead_made_for_later_is_reported_while_others_give_w
         world.tick(true + minutes * MINUTE)
     [found] = [each for each in world.cronjobs("status", "--json").json["findings"] if each["kind"] == "not_run"]
     assert found["text"].startswith("s has not succeeded since it was due: ")
-    assert found["text"].endswith(", by a clock that was ahead")
+    assert found["text"].endswith(", because a clock was ahead")
     for told in (world.ask("s"), world.ask(str(job_id))):
         assert "A clock was ahead when this job was made: its occurrence is not due yet." in told
-        assert f'"cronjobs jobs cancel {job_id}" lets the schedule go on before then' in told
+        assert f'"cronjobs jobs cancel {job_id}" lets the schedule go on now' in told
     assert "What it was doing then is not known, because a clock was ahead when it ran." in world.ask("s")
     assert world.cronjobs("jobs", "cancel", str(job_id)).code == 0
     world.tick(true + 3 * HOUR)
@@ -249,11 +252,11 @@ def test_jobs_that_are_due_too_late_because_a_clock_was_ahead_are_a_finding(worl
     world.tick(true + MINUTE)
     [finding] = [each for each in world.cronjobs("status", "--json").json["findings"] if each["kind"] == "clock"]
     assert finding["text"] == (
-        "some jobs are due too late, because a clock was ahead when it set their times: job 3 (t.work) in 2h59m, "
+        "some jobs are due too late, because a clock that was ahead set their times: job 3 (t.work) in 2h59m, "
         'job 1 (t.work) in 3h29m, job 2 (t.work) in 4h59m (for each of 3, 2, run "cronjobs run ID")'
     )
     assert finding["command"] == "cronjobs jobs retry 1"
-    ahead_then = "This time is too late, because a clock was ahead when it set the time."
+    ahead_then = "This time is too late, because a clock that was ahead set it."
     for number, command in enumerate(["jobs retry 1", "run 2", "run 3", None], 1):
         said = "" if command is None else f'{ahead_then} To run the job sooner, type "cronjobs {command}".'
         for told in (world.ask(str(number)).text, world.cronjobs("jobs", "show", str(number), "--json").json["next"]):

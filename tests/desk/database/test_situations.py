@@ -452,7 +452,7 @@ def test_a_long_job_for_which_no_place_is_free(world: World) -> None:
         no_room(world)
     left(world, "long jobs")
     told = world.ask(str(job_id))
-    assert "that host was already running as many long jobs as it may (run.long_jobs)" in told
+    assert "that host was already running as many long jobs as run.long_jobs allows" in told
     assert "a host runs at most 4 of these at once (run.long_jobs)" in told
     taken = "all places for long jobs are taken (run.long_jobs)"
     assert found(world) == {"late": f"1 job has been due for more than 2m and has not started: {taken}"}
@@ -649,7 +649,7 @@ def test_a_database_of_another_environment(world: World) -> None:
     world.tick(utc("2026-03-03T01:58:10"))
     world.file("environment: production\n", **MINUTELY)
     world.go(utc("2026-03-03T02:01:20"))
-    assert "Ticks with the file here refuse this database: " in world.ask("s", "--at", "02:01")
+    assert "Ticks that use the file here refuse this database: " in world.ask("s", "--at", "02:01")
     whose = 'this database belongs to project "shop", environment "staging"'
     here = (
         'this database belongs to environment "staging", but the configuration says "production": nothing was written'
@@ -684,7 +684,7 @@ def test_a_file_that_was_rolled_back_while_a_job_of_the_newer_code_waits(world: 
     world.file()
     world.ticks(utc("2026-03-03T01:56:00"), utc("2026-03-03T01:58:00"))
     assert (
-        'no host that ticks can run type "t.newer": no tick that loaded handlers has known this type since 01:56:00 '
+        'no ticking host can run type "t.newer": no tick that loaded handlers has known this type since 01:56:00 '
         "(the last tick that loaded it began at 01:55:00 on alpha)"
     ) in world.ask(str(job_id))
     said = 'no host that ticks has a handler or command "t.newer"'
@@ -715,7 +715,9 @@ def test_a_schedule_whose_entry_is_broken(world: World) -> None:
     world.file(s='cron: "61 * * * *"')
     world.ticks(utc("2026-03-03T01:59:10"), utc("2026-03-03T02:03:10"))
     told = world.ask("s", "--at", "02:01")
-    assert "The schedule's entry in the file here is broken, so ticks with this file leave the schedule alone" in told
+    assert (
+        "The schedule's entry in the file here is broken, so ticks that use this file leave the schedule alone" in told
+    )
     [said] = found(world).values()
     assert "minute 61 is not in 0–59" in said
     assert said.endswith("; no tick has fired the due occurrences of s")
@@ -731,7 +733,7 @@ def test_a_bad_limit(world: World, limits: str, bad: str) -> None:
     job_id = put(world.database, job_type="t.work", concurrency_key="api:1")
     world.tick()
     told = world.ask(str(job_id))
-    assert f'{bad} in the file is bad ("cronjobs check" says why), so no job that it limits begins.' in told
+    assert f'{bad} in the file is bad ("cronjobs check" says why), so the limited jobs do not start.' in told
     [said] = found(world).values()
     assert said.endswith("; 1 due job waits because of this fault")
     assert alarm(world) == 1

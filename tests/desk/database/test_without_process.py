@@ -61,7 +61,7 @@ def test_status_counts_the_ticks_and_blames_no_limit(failing: World) -> None:
 
 def test_explain_gives_the_reason(failing: World) -> None:
     told = failing.ask("1")
-    assert "that host could not start a process for such a job: cannot start a thread: can't start new thread" in told
+    assert "that host could not start a process for a long job: cannot start a thread: can't start new thread" in told
     assert "its process does not start" in told
     assert "run.long_jobs" not in told
 

@@ -120,8 +120,8 @@ def test_an_attempt_that_repeats_an_unknown_effect_logs_whose_it_was(
     with jobs.context(jobs.taken_over(job)).effect(KEY):
         pass
     said = (
-        f"effect {KEY} was begun by attempt 1 of job {job.id}, but its result was not recorded: this attempt does the "
-        "effect again"
+        f"effect {KEY} was begun by attempt 1 of job {job.id}, but its result was not recorded: this attempt repeats "
+        "the effect"
     )
     assert [record.getMessage() for record in caplog.records] == [said]
 

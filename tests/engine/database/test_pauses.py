@@ -331,7 +331,7 @@ def test_a_job_that_ran_before_its_time_stays_the_only_one_and_it_is_told_once(y
         [row] = store.ledger_between(connection, yard.definition().id, third, third)
     assert row.job_id == job_id
     assert str(row.reason).startswith(
-        "ran early at 2026-03-02T08:01:30+00:00 or before, wrong clock, when it showed 2026-03-05"
+        "ran early at 2026-03-02T08:01:30+00:00 or before, because of a wrong clock that showed 2026-03-05"
     )
     for day in range(5):
         yard.clock.set(at(15, hour=10) + timedelta(days=day, seconds=5))

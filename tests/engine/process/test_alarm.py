@@ -270,7 +270,7 @@ def test_a_cause_is_named_with_its_first_death_and_its_other_deaths_are_counted(
     assert tick(dead(30, "billing.charge"))[1] == []
     at_once, at_the_end = tick(*(dead(number, f"type.{number}") for number in range(40, 60)))
     assert len(at_once) == 10
-    all_dead = "cronjobs: 20 jobs are dead, 10 of them of causes that are not listed here; to list all: "
+    all_dead = "cronjobs: 20 jobs are dead; the causes of 10 of them are not listed here; to list all: "
     assert at_the_end[0].startswith(all_dead)
     later, untold = NOW + timedelta(days=400), list[int]()
     assert Alarm(config).worth_mailing(death_cause(dead(1)), later, ended_by="mail.send", say=untold.append)

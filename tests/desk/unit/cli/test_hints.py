@@ -27,8 +27,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 @pytest.mark.needs("contrib")
 def test_hints_lead_to_what_there_is(project: Project) -> None:
     for command, said in (
-        ("pause --schedule nightly", "No such option: --schedule: write the schedule without it"),
-        ("enqueue --type a", "No such option: --type: write the type without it"),
+        ("pause --schedule nightly", "No such option: --schedule: write the schedule without --schedule"),
+        ("enqueue --type a", "No such option: --type: write the type without --type"),
         ("enqueue a --prioritiy 3", "(Possible options: --priority)"),
         ("history --since 2999-01-01", "--since: 2999-01-01 is in the future"),
         ("books --from 2999-01-01", "--from: 2999-01-01 is in the future"),

@@ -108,7 +108,9 @@ def test_what_the_rows_of_a_schedule_show(rows: list[OccurrenceResult], why: str
     ],
 )
 def test_a_run_by_a_wrong_clock_is_none(of: JobNow | None, why: str | None) -> None:
-    early = replace(row(2, "enqueued", of, f"{RAN_EARLY} 03:00 or before, wrong clock{UP_TO_ATTEMPT} 1"), job_id=7)
+    early = replace(
+        row(2, "enqueued", of, f"{RAN_EARLY} 03:00 or before, because of a wrong clock{UP_TO_ATTEMPT} 1"), job_id=7
+    )
     found = standing([early, row(3, "enqueued", DONE)], None, NOW, HOUR).not_run
     assert (found[0].why if found else None) == why
     assert early.went_well == (of is not None and of.status == "succeeded" and why is None)

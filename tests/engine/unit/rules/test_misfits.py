@@ -53,7 +53,10 @@ def test_the_last_error_names_both_reasons_and_is_short() -> None:
     for ago, why in (
         (
             LEAST,
-            "given up: its payload has not fitted for 15 minutes, and all code that ticked in that time has refused it",
+            (
+                "given up: its payload has not fitted for 15 minutes, and every version of the code that ran ticks in "
+                "that time has refused it"
+            ),
         ),
         (MOST, "given up: no code has accepted it for 24 hours"),
     ):
