@@ -206,7 +206,8 @@ def clock_changes(timing: Timing, after: datetime, until: datetime) -> Iterator[
     """Yield the clock changes later than *after*, up to *until*, that affect a schedule: the instant, and the effect in
     words.
 
-    Also describes times in a gap that do not run at all. ``remarks`` cannot, because such a time has no occurrence.
+    Also describes times that a clock change skips, and for which nothing runs. ``remarks`` cannot describe such a time,
+    because it has no occurrence.
     """
     if isinstance(timing, EveryTiming):
         return

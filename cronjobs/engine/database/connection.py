@@ -135,10 +135,12 @@ class Database(OutOfReach):
         turns with a condition variable, and processes with flock on files beside the database. Raises DatabaseBusy
         after *patience* seconds without a turn.
 
-        On PostgreSQL, the reply to COMMIT can get lost. Then we ask the server whether it committed the transaction. So
-        any other error means that nothing was written, and that the block may be repeated. If we cannot ask the server,
-        CommitUnknown is raised. *next_in_line* is for the tick's loop. The loop gets its turn before other threads. Its
-        transactions are not looked up on the server, because the loop's own rows show whether its COMMIT succeeded.
+        On PostgreSQL, the reply to COMMIT can get lost. Then we ask the server whether it committed the transaction. If
+        we cannot ask the server, CommitUnknown is raised. Any other error means that nothing was written, and that the
+        block may be repeated.
+
+        *next_in_line* is for the tick's loop. The loop gets its turn before other threads. After a lost reply we do not
+        ask the server about the loop's transaction, because the loop's own rows show whether its COMMIT succeeded.
         """
         with self._translating_errors():
             if not self.is_sqlite:
@@ -203,7 +205,7 @@ class Database(OutOfReach):
         connection.exec_driver_sql(f"{opening}; {_DURABLE}" if options.get("cronjobs_write") else opening)
 
     def _begin_in_time(self) -> str:
-        """Return the statements that open a transaction in which no lock is awaited beyond ``give_up_at``."""
+        """Return the statements that open a transaction whose statements wait for no lock beyond ``give_up_at``."""
         left_ms = max(LEAST_PATIENCE_S, self.give_up_at - self.clock.monotonic()) * 1000
         if left_ms >= TIMEOUTS["lock_timeout"]:
             return _POSTGRESQL_BEGIN

@@ -120,7 +120,8 @@ class Launcher:
             return
         if not self.start(argv, env, folder, max_memory):
             return
-        # The end came during the start. The kernel's timer may have killed the child, which then counts as stopped.
+        # The time limit or the lease ended during the start. The kernel's timer may have killed the child, which then
+        # counts as stopped.
         if time.monotonic() >= self.ends_at:
             self.killing = self.stopped = True
         rounds = 0

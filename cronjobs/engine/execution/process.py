@@ -75,7 +75,8 @@ class NoRoom(Exception):
 
 
 def command_environment(base: Mapping[str, str], job: Job, deadline: datetime) -> dict[str, str]:
-    """Return *base* with the job's facts as ``CRONJOBS_…`` variables, and without those that the job has no value for.
+    """Return *base* with the job's facts as ``CRONJOBS_…`` variables. A variable for which the job has no value is left
+    out.
 
     Instants are ISO 8601. ``CRONJOBS_SCHEDULED_FOR`` is in the timezone of the schedule, so that its date is the right
     day.
@@ -496,7 +497,7 @@ class _Child:
         return os.fstat(self._output.fileno()).st_blocks * 512
 
     def output(self) -> CappedText:
-        """Return the output. Of a long one, read only the beginning and the end, and never the part between them."""
+        """Return the output. If it is long, read only its beginning and its end."""
         text = CappedText(OUTPUT_LIMIT)
         fd = self._output.fileno()
         size = os.fstat(fd).st_size
@@ -510,7 +511,7 @@ class _Child:
         return text
 
     def new_output(self) -> _NewOutput | None:
-        """Return what has been printed since the last call, or None. Of a long text, return only the end."""
+        """Return what has been printed since the last call, or None. If that is long, return only its end."""
         fd = self._output.fileno()
         size = os.fstat(fd).st_size
         if size == self._shown:

@@ -55,7 +55,7 @@ MOST_PARTS: Final = 1000
 MOST_TRACED: Final = 100
 # The one-line summary of a group names at most this many errors.
 MOST_NAMED: Final = 3
-# ``duration`` accepts no longer delay. A longer delay is a mistake.
+# ``duration`` refuses a longer delay, because it must be a mistake.
 LONGEST_DELAY: Final = timedelta(days=3660)
 UNREADABLE: Final = "the handler raised an unprintable exception"
 # A traceback begins after the frames of these files. contextlib adds frames if hooks surround a handler.

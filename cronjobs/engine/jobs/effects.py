@@ -193,7 +193,8 @@ class Ledger:
     def _how_it_ended(self, connection: Connection, effect: Record) -> str | None:
         """Return text such as "attempt 1, which began it, timed out", or None if no history row says it.
 
-        The error of the earlier attempt is why the effect is unknown, and this attempt's error replaces it on the job.
+        The earlier attempt's error explains why the effect is unknown, but this attempt's error replaces it in the
+        job's row.
         """
         ended = store.end_of_attempt(connection, effect)
         if ended is None:

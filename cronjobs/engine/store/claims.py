@@ -222,8 +222,8 @@ def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> d
 # were claiming: a share of rows from each lane. They lock nothing. The lateral subqueries then lock row by row. So only
 # rows that are taken are locked, and a row that another session has locked costs one step. If a lane cannot give its
 # share, ``picked`` takes more from the other lanes. A claim also prefetches jobs, which cannot start at once. The claim
-# stops before the first job that would be prefetched and must not be. That job and all jobs behind it wait for a later
-# claim.
+# stops before the first job that would be prefetched although it must not be. That job and all jobs behind it wait for
+# a later claim.
 def _picked(*, behind_full_keys: bool = False) -> str:
     """Return the SQL for ``picked``, the rows to claim.
 

@@ -324,7 +324,7 @@ def record_act(
     """Record the action in the audit trail.
 
     If the jobs were chosen by id, or if *each* is True, each job gets one row. Otherwise one row lists all ids of the
-    batch. *were_dead* are the jobs that were dead before the action, which their own rows no longer show.
+    batch. *were_dead* are the jobs that were dead before the action. The rows of these jobs no longer show that.
     """
     if not ids:
         return

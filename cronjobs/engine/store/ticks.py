@@ -138,7 +138,7 @@ def signs_of_death(connection: Connection, budget: timedelta) -> DeathSigns:
 
 
 def overran_lately(connection: Connection) -> frozenset[str]:
-    """Return the job types whose jobs a tick of the last day expected to end in time, but had to interrupt."""
+    """Return the types of jobs that a tick expected to end in time, but had to interrupt, in the last 24 hours."""
     rows = run(
         connection, f"SELECT t.did FROM {TICKS} t WHERE t.started_at > {after_now('-86400')} AND {_SOME_OVERRAN}"
     ).scalars()

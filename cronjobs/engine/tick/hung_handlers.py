@@ -26,7 +26,7 @@ from cronjobs.model import Interrupted, Job, TimedOut, duration_text
 class HungHandlers:
     """Records which handlers run past their time.
 
-    ``collect`` takes the ends that workers have delivered so far. ``secrets_of`` returns the values to mask in a job's
+    ``collect`` notes which attempts the workers have ended so far. ``secrets_of`` returns the values to mask in a job's
     output.
     """
 
