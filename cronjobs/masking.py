@@ -99,7 +99,7 @@ def named_secrets(variables: Mapping[str, str]) -> set[str]:
     """Return the values of those *variables* whose names suggest a secret, and the passwords in all URLs.
 
     The variable "" is the database URL. The result leaves out a password that is the same as the user or the database
-    in its URL (shop:shop@). To mask such a name everywhere would hide job types and paths, and would protect nothing.
+    in its URL (shop:shop@). Masking such a name everywhere would hide job types and paths, and would protect nothing.
     """
     named = {value for name, value in variables.items() if is_secret_name(name)}
     urls = [value for value in variables.values() if "://" in value]

@@ -1,4 +1,4 @@
-"""Prepare to import the user's modules: the import path, the environment, and whether root may run them."""
+"""Prepare to import the user's modules: set the import path and environment, and check whether root may run them."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Database(OutOfReach):
             event.listen(self.engine, "begin", self._open_postgresql)
 
     def forked(self) -> None:
-        """Close the database sockets of this process, a forked copy of another one.
+        """Close the database sockets of this process, which is a forked copy of another process.
 
         The server then gets no data from the copy, and notices when the original process exits.
         """

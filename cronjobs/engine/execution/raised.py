@@ -143,7 +143,7 @@ def stopped(reason: str, attempt: Attempt, error: BaseException) -> Outcome:
 
 
 def _asked_to_stop(error: BaseException, attempt: Attempt, clock: Clock) -> str | None:
-    """Return why the attempt was asked to stop, or None if *error* is not the handler's reaction to such a request."""
+    """Return why the attempt was asked to stop, or None if *error* is not the handler's reaction to a stop."""
     reason = attempt.stop.reason
     if reason is None and _is_over(attempt, clock) and _holds(error, (Cancelled,)):
         return "timeout"

@@ -60,7 +60,7 @@ def _read(path: str) -> str:
 
 
 def is_gone(locked_by: str, here: Identity) -> bool | None:
-    """Return whether the process that holds a lease has ended, with all processes that our launchers ran for it.
+    """Return whether the process that holds a lease has ended, and also all processes that our launchers ran for it.
 
     True means that this is proven. False means that one of these processes is still alive. None means that this host
     cannot know: the holder may belong to another host, boot or pid namespace, its name may be unreadable, or /proc may

@@ -163,7 +163,7 @@ def _change(value: Any, got: Any) -> str:
 def _read_by_pydantic(annotation: Any) -> Callable[[Any, Path, Misfits], Any]:
     @functools.cache
     def reader() -> Any:
-        # Imported only when such a value is read.
+        # Imported only when a value that needs pydantic is read.
         from cronjobs.engine.rules.payload_pydantic import PydanticReader
 
         return PydanticReader(annotation)

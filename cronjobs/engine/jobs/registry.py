@@ -452,8 +452,8 @@ def registered() -> Mapping[str, Registration]:
 def half_imported() -> dict[str, str]:
     """Return the job types whose module raised an exception while it was imported, each with the name of that module.
 
-    The handler of such a type may use names that do not exist. We detect such a module because Python removes a module
-    whose import fails from ``sys.modules``.
+    The handler of such a type may use names that do not exist. If the import of a module fails, Python removes the
+    module from ``sys.modules``. So we can detect such a module.
     """
     return {
         name: module.__name__

@@ -288,7 +288,7 @@ class CronMail:
             self._stderr.say(f"  and {untold} more with the same cause since the last report")
 
     def _decide(self, cause: str, died: _Deaths, say: Callable[[int], None] | None = None) -> None:
-        """Decide whether to mail the deaths of *cause*, and set ``is_news``. *say* is called if so."""
+        """Decide whether to mail the deaths of *cause*, and set ``is_news``. *say* is called if they are mailed."""
         if self.throttle:
             died.is_news = self._alarm.worth_mailing(cause, SYSTEM.now(), ended_by=died.job_type, say=say)
             return

@@ -258,7 +258,7 @@ def close_hour(connection: Connection, now: datetime) -> bool:
 def _alone(connection: Connection) -> None:
     """Let no other transaction close an hour or rewrite occurrences until this transaction ends.
 
-    Wait for any transaction that has already begun to do so.
+    Wait for any transaction that has already begun to close an hour or to rewrite occurrences.
     """
     # Lock a row that is never deleted. A session that waits for the lock on a row that is then deleted would continue
     # without a lock.

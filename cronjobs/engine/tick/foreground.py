@@ -216,7 +216,8 @@ class Foreground:
             why = self._loop.outage.error or LOCKED
             self._streams.say(f"the outcome cannot be recorded yet, retrying: {why}")
         while beside.is_alive():
-            # Without an error, another transaction has locked the job's row. Keep waiting for as long as our user does.
+            # If there is no error, another transaction has locked the job's row. Keep waiting for as long as our user
+            # does.
             if self._loop.outage.error is None:
                 self._allow_time()
             beside.join(SLOW_S)

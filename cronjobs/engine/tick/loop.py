@@ -233,7 +233,8 @@ class Loop:
         self.workers.wake()
 
     def _report_stopping(self) -> None:
-        # Not in stop(): a signal handler calls it, and the signal may interrupt the very line that writes to the log.
+        # Do this here and not in stop(): a signal handler calls stop(), and the signal may interrupt the very line that
+        # writes to the log.
         if self.stopping is not None and not self.stop_reported:
             self.stop_reported = True
             self.emit(events.signalled(self.stopping))

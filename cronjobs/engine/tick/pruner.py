@@ -91,7 +91,7 @@ class Pruner:
 
     @property
     def gone(self) -> int:
-        """The number of rows removed. Removed attempts are not counted, nor are jobs that were only stripped."""
+        """The number of rows removed. Removed attempts, and jobs that were only stripped, are not counted."""
         return self.counts.total() - self.counts["stripped"] - self.counts["attempts"]
 
     def run(self) -> bool:

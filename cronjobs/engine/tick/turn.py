@@ -301,7 +301,7 @@ class Writer:
         else:
             found = claims.claim(connection, limit=room, **lease, admission=admission)
         if self.doubtful and not found.jobs and not found.unread:
-            # Reading such a row may kill this process and all its jobs.
+            # Reading a doubtful job's row may kill this process and all its jobs.
             if not alone:
                 return found._replace(postponed=True)
             found = claims.claim_warily(connection, **lease, admission=replace(admission, doubtful=True))
