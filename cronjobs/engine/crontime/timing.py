@@ -111,7 +111,7 @@ class CronTiming:
         return found
 
     def _fires(self, first: date, last: date) -> Iterator[tuple[datetime, tuple[int, ...]]]:
-        """Yield each UTC day from *first* to *last* that has fires: its midnight, and the seconds after midnight."""
+        """Yield each UTC day from *first* to *last* on which the schedule is due: its midnight, and the due seconds."""
         for day in _utc_days(self.expression, first, last):
             seconds = _fires_on(self.expression, self.timezone, day)
             if seconds:

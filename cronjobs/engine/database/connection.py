@@ -80,7 +80,7 @@ class Database(OutOfReach):
         super().__init__()
         self.address = address
         self.clock = clock
-        # No write waits for its turn, and no statement for a lock, beyond this instant on the monotonic clock.
+        # From this instant of the monotonic clock on, no write waits for its turn, and no statement waits for a lock.
         self.give_up_at = math.inf
         self._turns = Turns(str(address), str(address.url.database), clock)  # turns are used only on SQLite
         self.engine = _engine(address, clock, connections)

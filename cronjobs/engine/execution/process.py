@@ -52,7 +52,7 @@ from cronjobs.engine.rules.progress import HowFar
 from cronjobs.model import ExitCodes, Failed, Job, Outcome, Released, Succeeded, TimedOut, in_zone
 from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
 
-# A request to stop takes effect after at most this time. The end of a command takes effect at once.
+# We notice a request to stop after at most this time. We notice the end of a command at once.
 POLL_S: Final = 0.05
 # Processes that the command leaves behind may be about to end, as ``tee`` in bash's ``> >(tee log)`` is. Wait this long
 # for them.
@@ -398,7 +398,7 @@ class _Child:
                 command.leave_running,
             )
         )
-        # A file, because writing a payload that is larger than a pipe's buffer to a pipe would block.
+        # Use a file: if the payload is larger than a pipe's buffer, writing it to a pipe would block.
         with tempfile.TemporaryFile() as stdin:
             stdin.write(command.stdin)
             stdin.seek(0)

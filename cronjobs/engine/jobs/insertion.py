@@ -29,7 +29,7 @@ OnConflict = Literal["keep", "replace"]
 _ON_CONFLICT: Final = get_args(OnConflict)
 
 BATCH: Final = 1000  # rows in one statement
-# These pauses are enough for a runner, which locks the jobs that it claims only for milliseconds.
+# These pauses are long enough if a runner has locked the job, because a claim lasts only milliseconds.
 PAUSES_S: Final = (0.01, 0.02, 0.03, 0.04)
 # The pauses between tries to lock a capped queue.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.02

@@ -41,7 +41,7 @@ class Limit:
 
 
 def in_the_past(reached: str) -> str:
-    """Return *reached*, a sentence that a tick recorded from ``Limit.reached``, in the past tense."""
+    """Put *reached* into the past tense. It is a sentence that a tick recorded from ``Limit.reached``."""
     if reached.endswith(_IS_BAD):
         return reached.removesuffix(_IS_BAD) + " in the file was bad, so no job that it limits began"
     return '" was reached ('.join(reached.rsplit('" is reached (', 1)) if reached.startswith('limit "') else reached

@@ -68,8 +68,8 @@ def _alternates(connection: Connection, last: Row[Any] | None, settings: Setting
     file.
 
     The ticks alternate if a tick with the file of *settings* ran shortly before *last*. A tick with another fingerprint
-    does not count, because the file was then changed in place. An older tick does not count, because the host then came
-    back to this file after a while.
+    does not count, because in that case the file was changed in place. An older tick does not count, because in that
+    case the host came back to this file after a while.
     """
     if last is None:
         return False

@@ -434,7 +434,8 @@ def unread_by(connection: Connection, locked_by: str) -> list[Job]:
 
 # --- claim under limits -----------------------------------------------------------------------------------------------
 
-# One claim looks behind jobs with full keys at most this many times. The next claim continues.
+# If jobs cannot run because their keys are full, a claim looks for the jobs behind them, at most this many times. The
+# next claim continues.
 ROUNDS: Final = 8
 _SEEN: Final = " SELECT id, no_prefetch, concurrency_key FROM picked ORDER BY priority, run_at, id"
 LOOK_POSTGRESQL: Final = _picked(behind_full_keys=True) + _SEEN

@@ -41,7 +41,8 @@ TAKES: Final[Mapping[str, tuple[Status, ...]]] = {
 }
 CANCELLED: Final = f"status = 'cancelled', finished_at = {NOW}, last_error = :error, error_type = NULL, {RELEASE_KEY}"
 
-# A row from before the limits in LENGTHS may exceed them. Such a row may stay, but must not become a waiting job again.
+# A row that is older than the limits in LENGTHS may exceed them. Such a row may stay, but must not become a waiting job
+# again.
 _TOO_LONG: Final = (
     "CASE " + " ".join(f"WHEN {in_bytes(f'j.{c}')} > {n} THEN '{c}'" for c, n in LENGTHS.items()) + " END"
 )

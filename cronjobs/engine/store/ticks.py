@@ -48,9 +48,9 @@ class Overview:
     last_tick_at: datetime | None  # when the last tick of any host began
     paused_due: bool  # jobs are due in paused queues
     misfits: bool  # a job whose payload did not fit its handler is waiting
-    # The due jobs that were not started by this host's last tick with handlers, as that tick recorded them.
+    # The due jobs that a tick did not start, as recorded by this host's last tick that loaded handlers.
     not_started: Any
-    handlers_at: datetime | None  # when this host's last tick with handlers began
+    handlers_at: datetime | None  # when this host's last tick that loaded handlers began
     look_at: datetime | None  # the earliest instant at which a finding may begin, end or be repeated
     # True if ``look_at`` has come, is unset, or is over an hour away.
     look_due: bool
@@ -60,7 +60,7 @@ class Overview:
 
     @property
     def handlers_stale(self) -> bool:
-        """Whether this host's last tick with handlers is so long ago that a deploy may have changed the handlers."""
+        """Whether this host last loaded its handlers so long ago that a deploy may have changed them."""
         every = timedelta(seconds=HANDLERS_EVERY_S)
         return self.handlers_at is None or abs(self.now - self.handlers_at) >= every
 

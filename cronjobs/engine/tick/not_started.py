@@ -80,7 +80,7 @@ class TickState:
     longest_s: float
     remaining_s: float
     long_jobs_off: bool
-    whole_s: float  # how long a tick may take that is not part of a lingering one
+    whole_s: float  # how long a tick may take if it is not part of a lingering tick
     queue: str | None
     only: str | None
     left: int
