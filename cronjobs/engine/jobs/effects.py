@@ -367,7 +367,8 @@ class Effect:
             self._ledger.close(self.key)
 
     def did_nothing(self) -> None:
-        """Declare that this attempt did nothing, for example because a provider refused at once. Call this, then raise.
+        """Declare that this attempt did nothing, for example because a provider refused at once. Call this method, then
+        raise.
 
         If an exception then leaves the block, the effect counts as never begun. So do not make another call in the same
         block: leave the block, and enter it again. An effect that was unknown before stays unknown, because this

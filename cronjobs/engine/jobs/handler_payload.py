@@ -42,7 +42,7 @@ class HandlerPayload:
         self.needs_pydantic: list[str] = []
         self._checks: dict[str, Check] = {}
         self._rest: Check | None = None  # for ``**kwargs``
-        # For all parameters together, if the handler takes ``**kwargs: Unpack[SomeTypedDict]``.
+        # The check of all parameters together, if the handler takes ``**kwargs: Unpack[SomeTypedDict]``.
         self._record: Check | None = None
         required = set()
         for parameter in parameters:

@@ -112,8 +112,8 @@ def record(connection: Connection, key: str, lease: Lease, result: str | None) -
     Returns False if a newer attempt has begun the effect since. If the database's reply was lost, call this again: a
     second call changes nothing.
     """
-    # Use INSERT, because the row may be gone: an operator who settles the effect as not done deletes the row. That may
-    # have been too early. This attempt knows that the effect was carried out.
+    # Use INSERT, because the row may be gone: an operator who settles the effect as not done deletes the row. The
+    # operator may have done so too early. This attempt knows that the effect was carried out.
     written = run(
         connection,
         f"""INSERT INTO {EFFECTS} AS e (key, job_id, attempt, state, begun_at, recorded_at, result)

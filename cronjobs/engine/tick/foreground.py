@@ -100,7 +100,7 @@ class _LeaseIsLost(BaseException):
 
 
 class Terminated(BaseException):
-    """Raised to end the handler on SIGTERM and SIGHUP. It is not a KeyboardInterrupt either."""
+    """Raised to end the handler on SIGTERM and SIGHUP. Like ``_LeaseIsLost``, it is not a KeyboardInterrupt."""
 
 
 # The exceptions that mean that a person left the handler or the debugger, by the names that an outcome uses.
