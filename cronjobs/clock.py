@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from typing import Protocol
 
-# process_age() measures by a kernel clock that nobody can set, so it does not read the time.
+# process_age() uses a kernel clock that nobody can set, so it needs no Clock.
 from cronjobs.engine.probe.kernel_facts import process_age as process_age
 
 

@@ -220,7 +220,9 @@ def jobs_dropped(job_type: str, queue: str, count: int) -> Event:
 
 
 def key_of_another_type(job_type: str, existing_type: str, replaced: bool, job_id: int, count: int) -> Event:
-    """A program used idempotency keys that jobs of another type already had. It emits this itself, through logging."""
+    """A program used idempotency keys that jobs of another type already had. The program emits this event, through
+    Python's logging.
+    """
     became = "had this idempotency key and was replaced" if replaced else "has this idempotency key"
     kept = "" if replaced else f", so no {job_type} job was enqueued"
     facts = {"job_type": job_type, "existing_type": existing_type, "job_id": job_id, "count": count}

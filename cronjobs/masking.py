@@ -22,7 +22,8 @@ from cronjobs.text import one_line, visible
 SHORTEST: Final = 8
 # Mask passwords of at least this many characters in URLs, where the text between ":" and "@" is certainly a password.
 SHORTEST_PASSWORD: Final = 4
-# Mask what is left of a cut secret from this many characters on. Three reveal nothing, and begin many words.
+# If a secret was cut, mask its remainder of at least this many characters. Three characters reveal nothing, and many
+# words begin with them.
 SHORTEST_PART: Final = 4
 MASK: Final = "***"
 _OF_A_WORD: Final = re.compile(r"[A-Za-z?&]")
@@ -40,14 +41,15 @@ _ABOUT_A_SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 _NO_SECRETS: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK"})  # these variables contain paths
-# A scheme has at most 31 characters, or searching a megabyte of letters would take minutes.
+# A scheme may have at most 31 characters here. Without that limit, searching a megabyte of letters would take minutes.
 _BEFORE_PASSWORD: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://([^:/@?#\s"']*):""")
 _PATH_OF_URL: Final = re.compile(r"""@[^/?#]*/([^/?#]*)""")
 _WITHOUT_SPACES: Final = re.compile(r"""[^\s"']+""")
 # A password contains no "/" in this pattern, so that an "@" in the URL's path does not count as its end. The example
 # "user:password@host" in our own messages is not masked.
 _SHOWN_USERINFO: Final = re.compile(r"""[A-Za-z][\w+.-]{0,30}://[^:/@?#\s"']*:(?!password@)([^/?#\s"']*)@""")
-# In a web server's URL, a user without a password is a token. In "ssh://git@host", and in a database's, it is not.
+# In a web server's URL, a user without a password is a token. In "ssh://git@host", and in a database's URL, the user is
+# not a token.
 _TOKEN_OF_HOST: Final = re.compile(r"""https?://([^:/@?#\s"']+)@""")
 # Matches the marks that text.one_line, text.CappedText and exec's output leave where they cut a text. If a cut went
 # through a secret, the remaining part of the secret must be masked. We do that here, because some caller would forget
@@ -97,7 +99,7 @@ def named_secrets(variables: Mapping[str, str]) -> set[str]:
     """Return the values of those *variables* whose names suggest a secret, and the passwords in all URLs.
 
     The variable "" is the database URL. The result leaves out a password that is the same as the user or the database
-    in its URL (shop:shop@). To mask such a name everywhere would hide job types and paths, and would protect nothing.
+    in its URL (shop:shop@). Masking such a name everywhere would hide job types and paths, and would protect nothing.
     """
     named = {value for name, value in variables.items() if is_secret_name(name)}
     urls = [value for value in variables.values() if "://" in value]
@@ -156,7 +158,7 @@ def long_enough(values: Iterable[str]) -> set[str]:
 
 
 def mask(text: str, secrets: Collection[str]) -> str:
-    """Replace each of *secrets* in *text* with ``***``, even an escaped one. Also replace the passwords in URLs."""
+    """Replace each of *secrets* in *text* with ``***``, even in escaped form. Also replace the passwords in URLs."""
     if secrets and text:
         text = _without_parts(_pattern(_forms_in(text, secrets)).sub(MASK, text), frozenset(secrets))
     return mask_urls(text) if "://" in text or "?" in text or "&" in text else text
@@ -179,7 +181,9 @@ def safe_until(text: str, secrets: Collection[str]) -> int:
 
 
 def _begins_in(text: str, form: str) -> int:
-    """Return the index at which *text* ends with the beginning of *form*, or its length if it does not."""
+    """If *text* ends with a beginning of *form*, return where that beginning starts. Otherwise return the length of
+    *text*.
+    """
     at = text.find(form[0], max(0, len(text) - len(form) + 1))
     while at >= 0 and not form.startswith(text[at:]):
         at = text.find(form[0], at + 1)
@@ -338,7 +342,7 @@ def without(value: Any, keys: Collection[str]) -> Any:
 
 
 def values_under(value: Any, keys: Collection[str]) -> set[str]:
-    """Return, as texts, the values that ``without`` hides, for messages about *value* to hide them, too."""
+    """Return, as texts, the values that ``without`` hides, so that messages about *value* can hide them, too."""
     found: set[str] = set()
     todo = [(value, False)]  # no recursion, because a payload may be nested too deeply
     while todo:

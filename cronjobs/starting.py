@@ -23,7 +23,9 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Collect garbage almost as often as usual, except what exists now. Call this before user code is imported."""
+    """From now on, collect garbage almost as often as usual, but ignore the objects that exist now. Call this before
+    user code is imported.
+    """
     global _usual
     if _usual is not None:
         gc.freeze()

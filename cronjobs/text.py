@@ -14,7 +14,7 @@ from typing import Final
 OUTPUT_LIMIT: Final = 64 * 1024  # the limit of one attempt's output in bytes of UTF-8
 TRACEBACK_LIMIT: Final = 32 * 1024
 ERROR_LIMIT: Final = 2 * 1024  # the limit of last_error, which is a short text for people, in bytes
-WORD: Final = 60  # a longer word may be cut within
+WORD: Final = 60  # a longer word may be cut in its middle
 
 # Matches characters that may move the cursor, end a line, or change the order of a line's characters. These are C0, DEL
 # and C1 controls (ECMA-48); line and paragraph separators, where str.splitlines and log viewers end a line; and bidi
@@ -111,7 +111,7 @@ def message_of(error: BaseException) -> str:
 
 
 def error_text(error: BaseException, limit: int = 200) -> str:
-    """Return the class and the message of an exception from user code, in one line. *limit* is that of the message."""
+    """Return the class and the message of an exception from user code, in one line. *limit* applies to the message."""
     words = one_line(message_of(error), limit)
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 

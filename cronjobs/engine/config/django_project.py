@@ -68,10 +68,10 @@ def in_tests() -> bool:
 
 
 def migrate_command(used: str) -> str | None:
-    """Return the command that creates our tables if the app enqueues on the alias *used*.
+    """Return the command that creates our tables, for an app that enqueues on the alias *used*.
 
-    In a test, return a call instead: tables are missing there only if the tests run without migrations. Return None if
-    the process does not belong to a Django project with our app.
+    In a test, return a Python call instead, because tables are missing in a test only if it runs without migrations.
+    Return None if the process does not belong to a Django project with our app.
     """
     if not is_host():
         return None
@@ -89,7 +89,7 @@ def config_file(settings: Any) -> Path | None:
 
 
 def other_module(settings: Settings, module: str | None) -> str | None:
-    """Return what to do if ``env:`` in the file names other Django settings than *module*, else None.
+    """If ``env:`` in the file names other Django settings than *module*, return what to do about it, else None.
 
     *module* is the value of DJANGO_SETTINGS_MODULE that this process uses.
     """

@@ -382,7 +382,9 @@ def variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str],
 
 @taken_as("mapping: variable and value", schema_parts.mapping_of(_VARIABLE.pattern, schema_parts.TEXT))
 def all_variables(reading: Reading, node: Node, path: str) -> tuple[tuple[str, str], ...]:
-    """The ``env:`` of a command. A bad variable disables the command, which might succeed without doing its work."""
+    """The ``env:`` of a command. A bad variable disables the command, because without the variable the command might
+    succeed and yet not do its work.
+    """
     found = _variables(reading, node, path)
     if found.bad:
         raise ReportedError

@@ -1,8 +1,9 @@
 """All keys of cronjobs.yaml, in tables.
 
-Each key has a reader, an example and one sentence that describes it. Only these tables, those of ``keys_of_jobs`` and
-the ``keys`` modules of extras define keys. They are the source for reading the file, for suggesting the right key in
-place of an unknown one, and for ``cronjobs schema``, ``cronjobs config show`` and docs/reference/configuration.md.
+Each key has a reader, an example and one sentence that describes it. Keys are defined only in these tables, in the
+tables of ``keys_of_jobs``, and in the ``keys`` modules of extras. They are the source for reading the file, for
+suggesting the right key in place of an unknown one, and for ``cronjobs schema``, ``cronjobs config show`` and
+docs/reference/configuration.md.
 """
 
 from __future__ import annotations

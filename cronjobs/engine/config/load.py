@@ -37,10 +37,10 @@ from cronjobs.errors import ConfigError
 from cronjobs.masking import is_public_url, keys_holding, long_enough, named_secrets
 from cronjobs.reserved import EXEC_PREFIX
 
-# A mistake in one of these keys is fatal. To continue could mean using the wrong database, running another project's
-# jobs, or retiring every schedule.
+# A mistake in one of these keys is fatal. If we continued, we might use the wrong database, run another project's jobs,
+# or retire every schedule.
 FATAL: Final = frozenset({"project", "environment", "env_file", "database", "schema", "job_types", "schedules"})
-# The problem of an entry begins with this if only a bad key elsewhere disables the entry.
+# If an entry is disabled only because of a bad key elsewhere, the entry's problem begins with this text.
 DISABLED: Final = "disabled, because "
 # For a command that only reads the database, only mistakes in these keys are fatal.
 FATAL_TO_READERS: Final = frozenset({"env_file", "database", "schema"})
@@ -166,7 +166,7 @@ def _named_entries(reading: Reading, values: dict[str, Any], bad: set[str]) -> d
     commands = {name: command for name, (_, command) in schedules.items() if command is not None}
     bad_commands = {name for name in bad_schedules if f"schedules.{name}.command" in reading.positions}
     found = {name: schedule for name, (schedule, _) in schedules.items()}
-    # If the new entry of a renamed schedule is bad, its row under the old name stays as it is, too.
+    # If a renamed schedule's new entry is bad, the schedule's row under the old name also stays as it is.
     own = found.keys() | bad_schedules
     renames = {old: new for old, new in _renames(values.get("schedules"), bad_schedules).items() if old not in own}
     here = values.get("environment", "")

@@ -26,7 +26,9 @@ NAMED_ENTRIES: Final = "write it as a mapping: each name, with its settings belo
 
 
 class FieldError(Exception):
-    """The value cannot be used. ``column`` is that of the mistake, or None if it is where the value begins."""
+    """The value cannot be used. ``column`` is the column of the mistake, or None if the mistake is where the value
+    begins.
+    """
 
     def __init__(self, message: str = "", column: int | None = None) -> None:
         super().__init__(message)
@@ -53,7 +55,7 @@ class Fields(NamedTuple):
 
 @dataclass
 class Reading:
-    """Collects the problems, the positions and the values from outside of the file that is being read."""
+    """Collects the problems and positions in the file that is being read, and the values from outside that file."""
 
     file: str  # as the user wrote it
     folder: Path
@@ -187,7 +189,7 @@ Read = Callable[[Reading, Node, str], Any]
 class Reader:
     """A kind of value: how to read such a value, and how the reference and the editor's schema describe it.
 
-    ``words`` describes the kind of value for people, and ``schema`` describes it in JSON Schema, as far as that can.
+    ``words`` describes the kind of value for people. ``schema`` describes it in JSON Schema, as far as JSON Schema can.
     The reader of a mapping has either ``keys``, the table of the mapping's keys, or ``each``, the reader of its named
     entries. ``defaults`` is an object whose attributes are the defaults of the keys.
     """

@@ -118,7 +118,7 @@ def _property(reader: Reader | ReaderOfExtra, name: str, key: ConfigKey) -> dict
     }
     if not key.unset:
         found["default"] = yaml.safe_load(default)
-    # Editors show this for a wrong value, instead of the pattern or the keyword of JSON Schema.
+    # For a wrong value, editors show this message instead of the pattern or the keyword of JSON Schema.
     if ("pattern" in found or found.get("type") == "array") and not key.reader.keys:
         found["errorMessage"] = f"Expected: {words}; for example {key.example}"
     return found

@@ -179,7 +179,7 @@ def unknown_executor(name: str, executors: Mapping[str, ExecutorSettings]) -> st
 
 @dataclass(frozen=True)
 class RetryChanges:
-    """The fields that a ``retry:`` mapping sets. A policy keeps its values of all other fields."""
+    """The fields that a ``retry:`` mapping sets. For all other fields, a policy keeps its own values."""
 
     changes: tuple[tuple[str, Any], ...] = ()
 
@@ -297,7 +297,7 @@ class Settings:
     # The names of schedules whose entries are bad, and the previous names of those with ``renamed_from``. If the
     # database has such a schedule, it stays as it is, and ticks do not fire it.
     disabled_schedules: frozenset[str] = frozenset()
-    # Maps these previous names to the new names.
+    # Maps the previous names in ``disabled_schedules`` to the new names.
     disabled_renames: dict[str, str] = field(default_factory=dict)
     disabled_job_types: frozenset[str] = frozenset()
     # The names of queues whose entries are bad. If the database has a cap for such a queue, the cap stays as it is.

@@ -163,8 +163,8 @@ def database_of(reading: Reading, node: Node | None, override: tuple[str, str | 
     """Return the URL of the database. "" means that none is given and none is needed.
 
     None means that the database cannot be used, and that the problem has been reported. *override* is the source and
-    the URL of a database that takes precedence over the database in the file. The URL is None if no source gives such a
-    database.
+    the URL of a database that takes precedence over the database in the file. The URL is None if no database takes
+    precedence.
     """
     origin, url = override
     try:

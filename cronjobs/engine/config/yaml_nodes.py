@@ -17,7 +17,7 @@ from cronjobs.engine.crontime.grammar import NAMES
 
 MAX_BYTES: Final = 1024 * 1024
 MAX_DEPTH: Final = 20
-# The text of a scalar that could not be read, and whose flaw has been reported. One character replaces one character,
+# Marks a scalar that could not be read, and whose flaw has been reported. The mark replaces one character of the text,
 # so columns stay correct.
 UNREADABLE: Final = "\ue000"
 _MAX_REPAIRS: Final = 50
@@ -65,7 +65,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """A mapping in the order of the file. ``duplicates`` has repeated keys, each with the line where it is first."""
+    """A mapping in the order of the file. ``duplicates`` has repeated keys, each with the line of its first use."""
 
     line: int
     column: int

@@ -111,7 +111,7 @@ class CronTiming:
         return found
 
     def _fires(self, first: date, last: date) -> Iterator[tuple[datetime, tuple[int, ...]]]:
-        """Yield each UTC day from *first* to *last* that has fires: its midnight, and the seconds after midnight."""
+        """Yield each UTC day from *first* to *last* on which the schedule is due: its midnight, and the due seconds."""
         for day in _utc_days(self.expression, first, last):
             seconds = _fires_on(self.expression, self.timezone, day)
             if seconds:
@@ -206,7 +206,8 @@ def clock_changes(timing: Timing, after: datetime, until: datetime) -> Iterator[
     """Yield the clock changes later than *after*, up to *until*, that affect a schedule: the instant, and the effect in
     words.
 
-    Also describes times in a gap that do not run at all. ``remarks`` cannot, because such a time has no occurrence.
+    Also describes times that a clock change skips, and for which nothing runs. ``remarks`` cannot describe such a time,
+    because it has no occurrence.
     """
     if isinstance(timing, EveryTiming):
         return

@@ -17,7 +17,8 @@ ODD_NUMBERS: Final = "strict $.** ? (@ > 1e400 || @ < -1e400 || (@ - @ + 1) / 3 
 
 
 def instants(*columns: str) -> list[CheckConstraint]:
-    """Return CHECKs for SQLite that each instant is an integer, in a range in which only microseconds lie.
+    """Return CHECKs for SQLite: each instant must be an integer, in a range that excludes seconds, milliseconds and
+    nanoseconds.
 
     On PostgreSQL the column's type ensures that instants are valid.
     """

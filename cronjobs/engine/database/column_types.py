@@ -18,9 +18,9 @@ from cronjobs.engine.rules.payload import read_json
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
-# SQLite stores instants as whole microseconds. This range excludes instants in another form, a common mistake. The
-# range starts in 1973, so that seconds and milliseconds are below it. The range ends with the year 9999, so that
-# nanoseconds are above it.
+# SQLite stores instants as whole microseconds. Instants in other units are a common mistake, and this range excludes
+# them. The range starts in 1973, so that seconds and milliseconds are below it. The range ends with the year 9999, so
+# that nanoseconds are above it.
 SQLITE_FIRST_INSTANT: Final = 100_000_000_000_000
 SQLITE_LAST_INSTANT: Final = 253_402_300_799_999_999
 # Refuse "infinity", and years that Python's datetime cannot hold. Such a value would crash every program that reads the

@@ -80,7 +80,7 @@ class Database(OutOfReach):
         super().__init__()
         self.address = address
         self.clock = clock
-        # No write waits for its turn, and no statement for a lock, beyond this instant on the monotonic clock.
+        # From this instant of the monotonic clock on, no write waits for its turn, and no statement waits for a lock.
         self.give_up_at = math.inf
         self._turns = Turns(str(address), str(address.url.database), clock)  # turns are used only on SQLite
         self.engine = _engine(address, clock, connections)
@@ -90,7 +90,7 @@ class Database(OutOfReach):
             event.listen(self.engine, "begin", self._open_postgresql)
 
     def forked(self) -> None:
-        """Close the database sockets of this process, a forked copy of another one.
+        """Close the database sockets of this process, which is a forked copy of another process.
 
         The server then gets no data from the copy, and notices when the original process exits.
         """
@@ -135,10 +135,12 @@ class Database(OutOfReach):
         turns with a condition variable, and processes with flock on files beside the database. Raises DatabaseBusy
         after *patience* seconds without a turn.
 
-        On PostgreSQL, the reply to COMMIT can get lost. Then we ask the server whether it committed the transaction. So
-        any other error means that nothing was written, and that the block may be repeated. If we cannot ask the server,
-        CommitUnknown is raised. *next_in_line* is for the tick's loop. The loop gets its turn before other threads. Its
-        transactions are not looked up on the server, because the loop's own rows show whether its COMMIT succeeded.
+        On PostgreSQL, the reply to COMMIT can get lost. Then we ask the server whether it committed the transaction. If
+        we cannot ask the server, CommitUnknown is raised. Any other error means that nothing was written, and that the
+        block may be repeated.
+
+        *next_in_line* is for the tick's loop. The loop gets its turn before other threads. After a lost reply we do not
+        ask the server about the loop's transaction, because the loop's own rows show whether its COMMIT succeeded.
         """
         with self._translating_errors():
             if not self.is_sqlite:
@@ -203,7 +205,7 @@ class Database(OutOfReach):
         connection.exec_driver_sql(f"{opening}; {_DURABLE}" if options.get("cronjobs_write") else opening)
 
     def _begin_in_time(self) -> str:
-        """Return the statements that open a transaction in which no lock is awaited beyond ``give_up_at``."""
+        """Return the statements that open a transaction whose statements wait for no lock beyond ``give_up_at``."""
         left_ms = max(LEAST_PATIENCE_S, self.give_up_at - self.clock.monotonic()) * 1000
         if left_ms >= TIMEOUTS["lock_timeout"]:
             return _POSTGRESQL_BEGIN

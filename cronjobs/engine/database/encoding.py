@@ -70,7 +70,7 @@ def unfit_character(encoding: str, text: str) -> str | None:
 
 
 def fitted(connection: Connection, text: str) -> str:
-    """Return *text* with characters that the database cannot store replaced by escapes, so that no output is lost."""
+    """In *text*, replace characters that the database cannot store with escapes, so that no output is lost."""
     if text.isascii():
         return text
     codec = _codec(server_encoding(connection))

@@ -227,8 +227,8 @@ occurrences = Table(
     Column("count", Integer, nullable=False, server_default=text("1")),
     Column("outcome", Text, nullable=False),
     Column("reason", Text),
-    # The job that the occurrence created, that it gave way to, or into which it was coalesced. The column is not a
-    # foreign key, because these rows outlive jobs.
+    # The job that the occurrence created, gave way to, or was coalesced into. The column is not a foreign key, because
+    # these rows outlive jobs.
     Column("job_id", BigInteger),
     Column("decided_at", Instant, nullable=False, server_default=server_now()),
     # The tick that settled the occurrence, or NULL if a person settled it. The column is not a foreign key, because
@@ -406,7 +406,7 @@ findings = Table(
     Column("text", Text, nullable=False),
     Column("command", Text),
     Column("rows", Json, nullable=False),
-    # The host that alone can see the finding, or '' if all hosts can see it.
+    # The only host that can see the finding, or '' if all hosts can see it.
     Column("host", Text, nullable=False, server_default=text("''")),
     Column("began_at", Instant, nullable=False),
     Column("found_at", Instant, nullable=False, server_default=server_now()),

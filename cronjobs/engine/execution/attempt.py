@@ -196,7 +196,9 @@ class Attempt:
 
 
 def mismatch(fault: str) -> Failed:
-    """Return the outcome for a payload that does not fit the handler. Newer code may accept it, so it is retried."""
+    """Return the outcome for a payload that does not fit the handler. Newer code may accept the payload, so the job is
+    retried.
+    """
     return Failed(one_line(fault, ERROR_LIMIT), MISFIT)
 
 
@@ -301,7 +303,8 @@ class InFlight:
                 attempt.reporting.written(reports[job_id])
 
     def first_leased(self, *, working: bool = False) -> float:
-        """Return when the lease that will expire first was last extended, or infinity if no lease is held.
+        """Of the leases that are held, find the one that will expire first. Return when it was last extended, or
+        infinity if no lease is held.
 
         If *working* is True, consider only attempts that have not ended.
         """
@@ -331,7 +334,7 @@ class InFlight:
             self.held[job_id].is_row_due = False
 
     def reports(self, secrets_of: Callable[[Job], frozenset[str]]) -> dict[int, Report]:
-        """Return, by job id, the reports of running attempts that are newer than the last written reports."""
+        """Return, by job id, what running attempts have reported since their reports were last written."""
         found = {}
         for job_id, attempt in self.held.items():
             if attempt.has_ended:

@@ -26,8 +26,8 @@ class Command:
 
     ``lease`` returns the instant of the monotonic clock at which our lease ends. If this process is frozen at that
     instant, the launcher kills the command. If ``lease`` is None, no lease limits the command. ``on_output`` is called
-    with new output, for a person who is watching. If it raises an exception, the command is ended. ``output`` collects
-    output, for progress reports. ``called`` is what messages call the process.
+    with new output, for a person who is watching. If ``on_output`` raises an exception, we end the command. ``output``
+    collects output, for progress reports. ``called`` is the name of the process in messages.
     """
 
     argv: tuple[str, ...]

@@ -47,7 +47,7 @@ def is_by_hand(runner_s: Any) -> bool:
 
 
 def _policies(known: JobTypes, run: RunSettings, **changes: Any) -> ClaimPolicies:
-    """Return the policies for jobs started by hand. A crash of such a run does not count against the job type."""
+    """Return the policies for jobs started by hand. A crash of such a job does not count against its type."""
     return ClaimPolicies.of(
         {
             name: replace(policy_of(job_type, run, runner=NO_LIMIT), in_thread=False, **changes)

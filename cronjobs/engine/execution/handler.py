@@ -178,7 +178,7 @@ def _command(
 
 
 def _on_output(attempt: Attempt, around: WorkerContext, clock: Clock) -> Callable[[str], None] | None:
-    """Return the callback for a process's output. For a command, it also looks for progress lines."""
+    """Return the callback for a process's output. For a command, the callback also looks for progress lines."""
     if not attempt.is_command:
         return around.on_output
 

@@ -120,7 +120,8 @@ class Launcher:
             return
         if not self.start(argv, env, folder, max_memory):
             return
-        # The end came during the start. The kernel's timer may have killed the child, which then counts as stopped.
+        # The time limit or the lease ended during the start. The kernel's timer may have killed the child, which then
+        # counts as stopped.
         if time.monotonic() >= self.ends_at:
             self.killing = self.stopped = True
         rounds = 0
@@ -206,7 +207,7 @@ class Launcher:
                 self.report("exited", str(os.waitstatus_to_exitcode(status)), str(int(self.stopped)))
 
     def signal_all(self, number: int, tell: bool) -> None:
-        """Send a signal to every descendant once. Those that are forked meanwhile get theirs in the next round."""
+        """Send a signal to every descendant once. Processes that are forked meanwhile get it in the next round."""
         self.stopped = True
         everyone = descendants(os.getpid()) if self.subreaper else []
         if tell:
@@ -284,7 +285,7 @@ def kill_at(instant: float) -> None:
     """Let the kernel kill this process at *instant* of the monotonic clock, unless it calls exec before that.
 
     SIGKILL also ends a stopped process. Exec removes a POSIX timer, but not the timer of setitimer or alarm: execve(2).
-    If the kernel refuses to set a timer, there is none.
+    If the kernel refuses to set a timer, this function does nothing.
     """
     if not LINUX:
         return

@@ -38,7 +38,8 @@ class _Sink:
 
 
 _current: ContextVar[_Sink | None] = ContextVar("cronjobs_output", default=None)
-# By thread and not by context: a new thread starts with an empty context, and a thread may switch contexts.
+# The sinks by thread. A context variable alone is not enough, because a new thread starts with an empty context, and a
+# thread may switch contexts.
 _of_threads: WeakKeyDictionary[threading.Thread, _Sink] = WeakKeyDictionary()
 
 

@@ -52,7 +52,7 @@ from cronjobs.engine.rules.progress import HowFar
 from cronjobs.model import ExitCodes, Failed, Job, Outcome, Released, Succeeded, TimedOut, in_zone
 from cronjobs.text import OUTPUT_LIMIT, CappedText, clean
 
-# A request to stop takes effect after at most this time. The end of a command takes effect at once.
+# We notice a request to stop after at most this time. We notice the end of a command at once.
 POLL_S: Final = 0.05
 # Processes that the command leaves behind may be about to end, as ``tee`` in bash's ``> >(tee log)`` is. Wait this long
 # for them.
@@ -75,7 +75,8 @@ class NoRoom(Exception):
 
 
 def command_environment(base: Mapping[str, str], job: Job, deadline: datetime) -> dict[str, str]:
-    """Return *base* with the job's facts as ``CRONJOBS_…`` variables, and without those that the job has no value for.
+    """Return *base* with the job's facts as ``CRONJOBS_…`` variables. A variable for which the job has no value is left
+    out.
 
     Instants are ISO 8601. ``CRONJOBS_SCHEDULED_FOR`` is in the timezone of the schedule, so that its date is the right
     day.
@@ -398,7 +399,7 @@ class _Child:
                 command.leave_running,
             )
         )
-        # A file, because writing a payload that is larger than a pipe's buffer to a pipe would block.
+        # Use a file: if the payload is larger than a pipe's buffer, writing it to a pipe would block.
         with tempfile.TemporaryFile() as stdin:
             stdin.write(command.stdin)
             stdin.seek(0)
@@ -497,7 +498,7 @@ class _Child:
         return os.fstat(self._output.fileno()).st_blocks * 512
 
     def output(self) -> CappedText:
-        """Return the output. Of a long one, read only the beginning and the end, and never the part between them."""
+        """Return the output. If it is long, read only its beginning and its end."""
         text = CappedText(OUTPUT_LIMIT)
         fd = self._output.fileno()
         size = os.fstat(fd).st_size
@@ -511,7 +512,7 @@ class _Child:
         return text
 
     def new_output(self) -> _NewOutput | None:
-        """Return what has been printed since the last call, or None. Of a long text, return only the end."""
+        """Return what has been printed since the last call, or None. If that is long, return only its end."""
         fd = self._output.fileno()
         size = os.fstat(fd).st_size
         if size == self._shown:

@@ -55,7 +55,7 @@ MOST_PARTS: Final = 1000
 MOST_TRACED: Final = 100
 # The one-line summary of a group names at most this many errors.
 MOST_NAMED: Final = 3
-# ``duration`` accepts no longer delay. A longer delay is a mistake.
+# ``duration`` refuses a longer delay, because it must be a mistake.
 LONGEST_DELAY: Final = timedelta(days=3660)
 UNREADABLE: Final = "the handler raised an unprintable exception"
 # A traceback begins after the frames of these files. contextlib adds frames if hooks surround a handler.
@@ -143,7 +143,7 @@ def stopped(reason: str, attempt: Attempt, error: BaseException) -> Outcome:
 
 
 def _asked_to_stop(error: BaseException, attempt: Attempt, clock: Clock) -> str | None:
-    """Return why the attempt was asked to stop, or None if *error* is not the handler's reaction to such a request."""
+    """Return why the attempt was asked to stop, or None if *error* is not the handler's reaction to a stop."""
     reason = attempt.stop.reason
     if reason is None and _is_over(attempt, clock) and _holds(error, (Cancelled,)):
         return "timeout"

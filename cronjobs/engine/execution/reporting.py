@@ -33,8 +33,9 @@ class Reporting:
     listener: Callable[[HowFar], None] | None = None
     # The progress that the tick last showed to a person who is watching.
     shown: HowFar | None = None
-    # The last report and its time, and the first value of the same pace and its time. The tuple is replaced as a whole,
-    # so it needs no lock.
+    # The last report and its time, then a first value and its time, from which the pace is computed. Since that first
+    # value, the total stayed the same and the progress never went back. The tuple is replaced as a whole, so it needs
+    # no lock.
     _said: tuple[HowFar, float, float, float] | None = None
     _unended = ""  # the unfinished last line of a command's output
     _taken = 0  # the number of bytes of the output that the loop has read

@@ -27,8 +27,8 @@ OUR_PROCESSES: Final[set[int]] = set()
 def keep_orphans(on: bool = True) -> None:
     """Become the parent of processes that handlers daemonise, so that a tick can list them at its end.
 
-    This sets PR_SET_CHILD_SUBREAPER. A process that outlives its tick calls this with *on* False, to stop becoming the
-    parent of such processes.
+    This sets PR_SET_CHILD_SUBREAPER. A process that outlives its tick calls this function with *on* False, so that it
+    no longer becomes the parent of such processes.
     """
     if sys.platform.startswith("linux"):
         import ctypes

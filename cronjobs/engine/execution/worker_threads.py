@@ -64,7 +64,7 @@ class Workers:
         self._inbox.put(attempt)
         if is_first:
             sleep(LET_IT_BEGIN_S)
-            # Rehearse while the attempt runs in its thread, so that it costs no time.
+            # Rehearse while the attempt runs in its thread, so that the rehearsal costs no time.
             rehearse(attempt, self.clock)
         return True
 

@@ -42,7 +42,7 @@ def read_text(file: Path) -> str:
 
 
 def require_replaceable(file: Path) -> None:
-    """Raise OSError if *file* is a device, a pipe or a socket, or a link to one: root could replace /dev/null."""
+    """Raise OSError if *file* is a device, pipe or socket, or links to one. Otherwise root could replace /dev/null."""
     try:
         kind = file.stat().st_mode
     # The file does not exist, or the later attempt to write it will fail with the same error.

@@ -91,7 +91,8 @@ def _in_the_copy() -> None:
                 null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
                 os.dup2(null, number)
                 os.close(null)
-    # Restore the default signal handlers. The tick's own only set a flag for the loop, which does not run in the copy.
+    # Restore the default signal handlers. The tick's own handlers only set a flag for the loop, which does not run in
+    # the copy.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         handler = signal.getsignal(number)
         if callable(handler) and str(getattr(handler, "__module__", "")).partition(".")[0] == "cronjobs":
@@ -102,7 +103,9 @@ os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, a
 
 
 class EndingCopies:
-    """A block of user code. A forked copy that reaches its end exits, with the exit code that a program would have."""
+    """A block of user code. A forked copy that reaches the end of the block exits, with the exit code that a program
+    would have.
+    """
 
     def __enter__(self) -> None:
         self._pid = os.getpid()

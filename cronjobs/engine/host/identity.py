@@ -60,7 +60,7 @@ def _read(path: str) -> str:
 
 
 def is_gone(locked_by: str, here: Identity) -> bool | None:
-    """Return whether the process that holds a lease has ended, with all processes that our launchers ran for it.
+    """Return whether the process that holds a lease has ended, and also all processes that our launchers ran for it.
 
     True means that this is proven. False means that one of these processes is still alive. None means that this host
     cannot know: the holder may belong to another host, boot or pid namespace, its name may be unreadable, or /proc may
@@ -131,7 +131,9 @@ def _launchers_of(pid: int) -> list[int]:
 
 
 def _belongs(launcher: int, now_there: str | None) -> bool:
-    """Return whether the dead process started this launcher. *now_there* is the start of the pid's present process."""
+    """Return whether the dead process started this launcher. *now_there* is when the process that now has the dead
+    process's pid started, or None if no process has that pid.
+    """
     started = process_started(launcher)
     return started is not None and (now_there is None or int(started) <= int(now_there))
 

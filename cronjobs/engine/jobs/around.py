@@ -27,7 +27,7 @@ HOOKS: Final[dict[str, Hook]] = {}
 
 
 class CommandFailed(Exception):
-    """The exception that ``around:`` managers get when a declared command fails. A handler's own is passed on."""
+    """The exception that ``around:`` managers get if a command fails. A handler's own exception is passed on."""
 
 
 def hook(name: str) -> Callable[[Context], Manager]:

@@ -193,7 +193,8 @@ class Ledger:
     def _how_it_ended(self, connection: Connection, effect: Record) -> str | None:
         """Return text such as "attempt 1, which began it, timed out", or None if no history row says it.
 
-        The error of the earlier attempt is why the effect is unknown, and this attempt's error replaces it on the job.
+        The earlier attempt's error explains why the effect is unknown, but this attempt's error replaces it in the
+        job's row.
         """
         ended = store.end_of_attempt(connection, effect)
         if ended is None:
@@ -366,7 +367,8 @@ class Effect:
             self._ledger.close(self.key)
 
     def did_nothing(self) -> None:
-        """Declare that this attempt did nothing, for example because a provider refused at once. Call it, then raise.
+        """Declare that this attempt did nothing, for example because a provider refused at once. Call this method, then
+        raise.
 
         If an exception then leaves the block, the effect counts as never begun. So do not make another call in the same
         block: leave the block, and enter it again. An effect that was unknown before stays unknown, because this

@@ -42,7 +42,7 @@ class HandlerPayload:
         self.needs_pydantic: list[str] = []
         self._checks: dict[str, Check] = {}
         self._rest: Check | None = None  # for ``**kwargs``
-        # For all parameters together, if the handler takes ``**kwargs: Unpack[SomeTypedDict]``.
+        # The check of all parameters together, if the handler takes ``**kwargs: Unpack[SomeTypedDict]``.
         self._record: Check | None = None
         required = set()
         for parameter in parameters:
@@ -99,7 +99,9 @@ class HandlerPayload:
         return "" if self._rest is not None else next((name for name in names if name not in self._checks), "")
 
     def takes_as_it_is(self, payload: Mapping[str, Any]) -> bool:
-        """Return whether the names and the classes of the values alone show that all fit. This is a fast path."""
+        """Return whether the names, and the classes of the values, are enough to show that the payload fits. This is a
+        fast path.
+        """
         plain = self._plain
         for name, value in payload.items():
             if value.__class__ not in plain.get(name, _NOTHING):
@@ -161,7 +163,7 @@ def _change(value: Any, got: Any) -> str:
 def _read_by_pydantic(annotation: Any) -> Callable[[Any, Path, Misfits], Any]:
     @functools.cache
     def reader() -> Any:
-        # Imported only when such a value is read.
+        # Imported only when a value that needs pydantic is read.
         from cronjobs.engine.rules.payload_pydantic import PydanticReader
 
         return PydanticReader(annotation)

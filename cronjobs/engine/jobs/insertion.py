@@ -29,7 +29,7 @@ OnConflict = Literal["keep", "replace"]
 _ON_CONFLICT: Final = get_args(OnConflict)
 
 BATCH: Final = 1000  # rows in one statement
-# These pauses are enough for a runner, which locks the jobs that it claims only for milliseconds.
+# These pauses are long enough if a runner has locked the job, because a claim lasts only milliseconds.
 PAUSES_S: Final = (0.01, 0.02, 0.03, 0.04)
 # The pauses between tries to lock a capped queue.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.02
@@ -60,7 +60,7 @@ DROPPED: Final = Inserted(None, False, None)
 
 
 class Writing:
-    """Inserts the jobs of one call, as rows made by ``row_of``. The next ``write`` tries the locked ones again.
+    """Inserts the jobs of one call, as rows made by ``row_of``. If a row is locked, the next ``write`` tries it again.
 
     ``dropped`` counts, per queue, the jobs that were dropped because the queue was full.
     """
@@ -200,7 +200,7 @@ class Writing:
     def _settle(self, place: Place, put: Inserted) -> None:
         self._found[place] = put
         del self._left[place]
-        # Still in ``_to_replace`` if the job was waiting when we looked it up, and a runner has claimed it since.
+        # The place is in ``_to_replace`` if the job was waiting when we looked, and a runner has claimed it since.
         self._to_replace.pop(place, None)
 
 

@@ -71,8 +71,8 @@ class JobType:
     def starts_at_once(self) -> bool:
         """Whether a job of this type is claimed only when a worker is free to start it.
 
-        A job that must not be lost must not wait here behind other jobs: this process may die meanwhile. Nor must a job
-        for a cluster, because it would look as if the job waited for a worker of the cluster.
+        A job that must not be lost must not wait here behind other jobs, because this process may die meanwhile. A job
+        for a cluster must not wait here either, because it would look as if the job waited for a worker of the cluster.
         """
         return self.on_lost == "dead" or self.executor is not None
 
@@ -144,7 +144,7 @@ def load(settings: Settings) -> JobTypes:
 def assembled(settings: Settings, faults: list[Fault]) -> JobTypes:
     """Assemble the job types of the file and of the modules imported so far.
 
-    *faults* are the faults of these imports, to which this function appends.
+    *faults* lists the faults of these imports. This function appends to the list.
     """
     types: dict[str, JobType] = {}
     commands = {name for name, declared in settings.job_types.items() if declared.command}

@@ -71,7 +71,8 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 # A handler that passes its payload on to another function, as a Django task does, has this attribute. Its value is a
-# function that returns why a payload, whose names fit the handler, does not fit the other function, or None.
+# function that gets a payload whose names fit the handler. It returns why the payload does not fit the other function,
+# or None.
 INNER_FAULT: Final = "cronjobs_inner_fault"
 
 
@@ -452,8 +453,8 @@ def registered() -> Mapping[str, Registration]:
 def half_imported() -> dict[str, str]:
     """Return the job types whose module raised an exception while it was imported, each with the name of that module.
 
-    The handler of such a type may use names that do not exist. We detect such a module because Python removes a module
-    whose import fails from ``sys.modules``.
+    The handler of such a type may use names that do not exist. If the import of a module fails, Python removes the
+    module from ``sys.modules``. So we can detect such a module.
     """
     return {
         name: module.__name__

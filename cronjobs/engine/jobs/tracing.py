@@ -1,4 +1,4 @@
-"""Store the trace of the code that enqueues a job with the job, so that the job's own trace can be linked to it."""
+"""When code enqueues a job, store the code's trace with the job, so that the job's own trace can be linked to it."""
 
 from __future__ import annotations
 

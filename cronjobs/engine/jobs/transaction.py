@@ -1,6 +1,6 @@
 """Let an attempt end its own job. The transaction that does the work records the job's success in its last statement.
 
-Work and success are committed together or not at all, so the work happens exactly once. That statement contains the
+Work and success are committed together or not at all, so the work happens exactly once. The last statement contains the
 fence: if the attempt has lost its lease, the statement changes no row, and the work is rolled back.
 """
 
@@ -26,7 +26,9 @@ from cronjobs.model import Failed, Finished, Job, RetryPolicy, Succeeded
 
 @dataclass
 class OwnTransaction:
-    """Lets an attempt record its own success. ``check`` raises Cancelled if it must stop. ``worker`` is its thread."""
+    """Lets an attempt record its own success. ``check`` raises Cancelled if the attempt must stop. ``worker`` is the
+    attempt's thread.
+    """
 
     database: Database
     job: Job

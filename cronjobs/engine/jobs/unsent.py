@@ -29,7 +29,7 @@ def did_nothing(error: BaseException, handled_before: BaseException | None = Non
 
 
 def _chain(error: BaseException, handled_before: BaseException | None) -> Iterator[tuple[BaseException, bool]]:
-    """Yield *error* and all errors behind it, each with True if it is a root cause, with none behind it."""
+    """Yield *error* and all errors behind it, each with True if it is a root cause, which has no error behind it."""
     waiting, seen = [error], {id(handled_before)}
     while waiting:
         each = waiting.pop()

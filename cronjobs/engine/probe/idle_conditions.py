@@ -130,8 +130,8 @@ def _around_now(column: str, seconds: int) -> str:
     return f"({column} > {after_now(f'-{seconds}')} AND {column} < {after_now(str(seconds))})"
 
 
-# A tick is idle if all of these conditions are true, and those about files in ``fast_path``. If any of them is false or
-# NULL, the full tick is needed.
+# A tick is idle if all of these conditions, and the conditions about files in ``fast_path``, are true. If any of them
+# is false or NULL, the full tick is needed.
 IDLE = {
     "it is our database": "project = :project AND environment = :environment",
     "the tables are those that the last full tick saw": (
@@ -184,7 +184,7 @@ _NEWEST_INSTANT = f"""
       CASE WHEN {_MANY_QUEUES} THEN
         (SELECT max(b.run_at) FROM {JOBS} b WHERE b.{WAITING} AND b.run_at <= {NOW} AND NOT {PAUSED})
       ELSE (SELECT max({_NEWEST_IN_BRANCH}) FROM branch b WHERE b.queue IS NOT NULL AND NOT {PAUSED}) END"""
-NEWEST_IDS = 20  # search so many of the newest jobs for the newest due job
+NEWEST_IDS = 20  # search at most this many of the newest jobs for the newest due job
 _NEWEST_ID = f"""
       (SELECT b.id FROM (SELECT id, queue, status, run_at FROM {JOBS} ORDER BY id DESC LIMIT {NEWEST_IDS}) b
        WHERE b.{WAITING} AND b.run_at <= {NOW} AND NOT {PAUSED} ORDER BY b.id DESC LIMIT 1)"""

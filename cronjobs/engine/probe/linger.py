@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cronjobs.engine.probe.inputs import Inputs
 
 # With less than LEAST_S left, a full tick could not start any job. On a busy or slow host a full tick needs more time:
-# START_TIMES as long as this process took for its start and its first look, but at most MOST_SHARE of the time until
+# START_TIMES times what this process took for its start and its first look, but at most MOST_SHARE of the time until
 # this process must end.
 LEAST_S = 2.0
 START_TIMES = 12

@@ -42,9 +42,9 @@ def either(*, postgresql: str, sqlite: str) -> str:
     return f"{_BEGIN}{postgresql}{_OR}{sqlite}{_END}"
 
 
-# Use statement_timestamp() and not clock_timestamp(), which is volatile, so that no index could be used with it. On
-# PostgreSQL :now_ is a shift in seconds, which is zero except in tests that move the clock of a real database. On
-# SQLite, which has no clock of its own, :now_ is the time by the host's clock.
+# Use statement_timestamp(): clock_timestamp() is volatile, so PostgreSQL could not use an index with it. On PostgreSQL
+# :now_ is a shift in seconds, which is zero except in tests that move the clock of a real database. On SQLite, which
+# has no clock of its own, :now_ is the time by the host's clock.
 POSTGRESQL_NOW = "(statement_timestamp() + make_interval(secs => :now_))"
 NOW = either(postgresql=POSTGRESQL_NOW, sqlite=":now_")
 

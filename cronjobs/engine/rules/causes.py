@@ -46,7 +46,7 @@ class CauseName(NamedTuple):
 
 
 def cause_of(job_type: str, error_type: str | None, error: str | None) -> CauseName:
-    """Return the cause of a death. Of the *error*, at least the beginning that ``normalised`` reads is needed."""
+    """Return the cause of a death. *error* may be cut, but must have the beginning that ``normalised`` reads."""
     return CauseName(job_type, error_type, normalised(error or ""))
 
 
@@ -56,8 +56,8 @@ class Cause:
 
     ``first_job_id`` and ``last_job_id`` are the smallest and the largest id. ``sample_job_id`` is the job that died
     last. ``new`` is True if no stored job had died of this cause before the last change of the configuration file.
-    ``error`` is the text to show to people: the error of the name, or the full text of the error if all these deaths
-    have the same text.
+    ``error`` is the text to show to people. If all these deaths have the same error text, it is that text in full.
+    Otherwise it is ``name.error``.
     """
 
     name: CauseName

@@ -17,8 +17,8 @@ _IS_BAD: Final = ' in the file is bad ("cronjobs check" says why), so the limite
 class Limit:
     """At most ``most`` jobs whose key begins with ``prefix`` run at once, and at most ``each`` of them per key.
 
-    None means any number. If the entry in the file cannot be read, ``most`` is 0. Then no such job starts before the
-    entry is fixed.
+    None means any number. If the entry in the file cannot be read, ``most`` is 0. Then no job with the prefix starts
+    before the entry is fixed.
     """
 
     prefix: str
@@ -41,7 +41,7 @@ class Limit:
 
 
 def in_the_past(reached: str) -> str:
-    """Return *reached*, a sentence that a tick recorded from ``Limit.reached``, in the past tense."""
+    """Put *reached* into the past tense. It is a sentence that a tick recorded from ``Limit.reached``."""
     if reached.endswith(_IS_BAD):
         return reached.removesuffix(_IS_BAD) + " in the file was bad, so the limited jobs did not start"
     return '" was reached ('.join(reached.rsplit('" is reached (', 1)) if reached.startswith('limit "') else reached
@@ -152,7 +152,8 @@ def waiting_by_limit(limits: Sequence[Limit], running: Mapping[str, int], due: M
 def choose(
     candidates: Sequence[Candidate], limits: Sequence[Limit], running: Mapping[str, int], *, before: int, free: int
 ) -> Choice:
-    """Take the candidates in order, but leave out those whose limit is reached. Each one taken counts towards it.
+    """Take the candidates in order, but leave out those whose limit is reached. Each job taken counts towards its
+    limit.
 
     *free* is the number of workers that can start a job at once, and *before* is the number of jobs already taken. A
     ``no_prefetch`` candidate that would come after the first *free* jobs is left for a later claim, with all candidates

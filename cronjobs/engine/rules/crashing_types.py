@@ -93,7 +93,7 @@ def ends_needed(suspected: bool) -> int:
     """Return how many jobs of a type must end without a crash, one after the other, before the type is cleared.
 
     One such end is enough for a type that is only suspected. A clean end between two deaths shows that the type does
-    not crash every runner, and somebody who kills ticks must not move healthy types into processes.
+    not crash every runner. Besides, if somebody only kills ticks, healthy types must not move into processes.
     """
     return 1 if suspected else CLEAN_ENDS
 

@@ -219,8 +219,8 @@ def outcome_of_expired(expired: Expired) -> Outcome:
         case "interrupted":
             return Interrupted(expired.error or "interrupted by shutdown")
         case other:
-            # A newer version of cronjobs wrote this outcome. The attempt did end. As lost, it would run again without
-            # costing a try.
+            # A newer version of cronjobs wrote this outcome. The attempt did end. If we called it lost, the job would
+            # run again without costing a try.
             return Failed(expired.error or f"ended as {other}", expired.error_type or "Unknown")
 
 

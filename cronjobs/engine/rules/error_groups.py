@@ -64,7 +64,7 @@ def normalised(error: str) -> str:
     A number that identifies the error stays: an HTTP or SMTP status at the beginning, an exit status, or an error code.
     Secrets are masked before anything is replaced. Later, only parts of a secret might be left, and masking could not
     find them. Only the first ERROR_READ characters count, so callers need to fetch only one character more. A longer
-    text is cut, and "…" is added, so that ``hide`` recognises a secret of which the end was cut off.
+    text is cut, and "…" is added, so that ``hide`` recognises a secret whose end was cut off.
     """
     return _normalised(shown_line(error))
 

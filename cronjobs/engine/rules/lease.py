@@ -68,7 +68,8 @@ class Finish(NamedTuple):
 
     @staticmethod
     def columns(ends: Sequence[Finish]) -> list[Sequence[Any]]:
-        """Return one list of values per field of *ends*, in the order of the fields, but the lease's three come first.
+        """Return one list of values per field of *ends*, in the order of the fields, except that the lease's three
+        fields come first.
 
         Spans are in seconds.
         """

@@ -2,8 +2,8 @@
 
 The usual reason is an unfinished deploy: the new version enqueues a job, and a host with the old version claims that
 job. So such a job dies only when every version of the code that runs ticks has refused its payload. After a day the job
-dies without another attempt (``engine/tick/give_up_misfits.py``). It might never get one, for example because its
-handler is gone, its queue is paused, or its limit is reached.
+dies without another attempt (``engine/tick/give_up_misfits.py``). Otherwise it might wait forever, for example because
+its handler is gone, its queue is paused, or its limit is reached.
 """
 
 from __future__ import annotations

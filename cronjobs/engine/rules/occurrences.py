@@ -23,7 +23,8 @@ class Range:
 
 # The ledger's reason begins with this if a wrong clock made the occurrence run early.
 RAN_EARLY: Final = "ran early at"
-# In a reason with RAN_EARLY, the number of the job's attempts so far follows this. The clock was right for later ones.
+# In a reason with RAN_EARLY, this text is followed by the number of the job's attempts so far. For later attempts, the
+# clock was right.
 UP_TO_ATTEMPT: Final = ", up to attempt"
 # A reason of ``not_made_up_reason`` begins with this.
 NOT_MADE_UP: Final = "catch_up: latest leaves it to the run for"
@@ -85,7 +86,7 @@ def ledger_reason(policy: str, *, paused: bool) -> str:
 
 
 def not_made_up_reason(into: datetime, settled: str | None) -> str:
-    """Return the reason for occurrences that ``catch_up: latest`` leaves to a run for *into* that will not happen.
+    """Return the reason for occurrences that ``catch_up: latest`` leaves to the run for *into*, which will not happen.
 
     *into* was already settled, with the reason *settled*: a tick whose clock was ahead ran it early, or somebody wrote
     to the ledger.

@@ -163,7 +163,9 @@ def _typed_dicts_of_typing() -> Iterator[None]:
 
 
 def _leaf(words: str, read: Callable[[Any], Any], then: Schema | None = None) -> Any:
-    """Return a schema that calls *read*, which raises ValueError for anything but *words*, and then checks *then*."""
+    """Return a schema that calls *read*, and then checks the result with *then*. *read* raises ValueError for a value
+    that is not what *words* say.
+    """
 
     def checked(value: Any) -> Any:
         try:

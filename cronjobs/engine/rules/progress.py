@@ -13,7 +13,7 @@ from cronjobs.errors import UsageError
 from cronjobs.text import clean, one_line
 
 NOTE_LIMIT: Final = 200  # in characters
-# A renewal of the lease sends at most this many bytes of the output, the last ones, along with the lease.
+# A renewal of the lease also sends the end of the output, at most this many bytes.
 LIVE_LIMIT: Final = 4 * 1024
 LARGEST: Final = 1e15  # up to this number a float can count in steps of one
 

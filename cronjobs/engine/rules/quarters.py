@@ -47,8 +47,8 @@ class ResultSpan(NamedTuple):
     ``status`` is the job's status, or None if there was no job or it no longer exists. ``first_for`` and ``last_for``
     are the due times of the first and the last of these occurrences. They are set only if other occurrences lie
     between. If a wrong clock ran an occurrence before it was due, ``early`` is the ledger's reason, ``last_for`` is
-    set, ``attempts`` is the number of attempts of its job, and ``began_at`` is when the last one began. ``job_id`` is
-    the job that the occurrence created.
+    set, ``attempts`` is the number of attempts of its job, and ``began_at`` is when the last attempt began. ``job_id``
+    is the job that the occurrence created.
     """
 
     schedule_id: int

@@ -1,7 +1,8 @@
 """The rules that settle a lost attempt. Each claim writes them to the job's row, and only recovery reads them.
 
 The host that finds a lost attempt may not know the job type: during a deploy, its import of the module may fail, or
-only another host may have the module. With the defaults, it would run a payment with ``on_lost: dead`` a second time.
+only another host may have the module. If recovery used the defaults, it would run a payment with ``on_lost: dead`` a
+second time.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
     """Return the delay before a retry. *failures* is how many failures have counted as tries so far, at least 1.
 
     The delay is min(base * factor**(failures-1), cap) or, if the policy has a list of delays, comes from the list,
-    whose last entry repeats. *jitter*, a random number in [-1, 1], then changes it by up to ± policy.jitter.
+    whose last entry repeats. *jitter*, a random number in [-1, 1], then changes the delay by up to ± policy.jitter.
     """
     if policy.delays is not None:
         delay = duration(policy.delays[min(failures, len(policy.delays)) - 1])
@@ -62,6 +62,6 @@ def retry_delay(
     if isinstance(outcome, Failed) and outcome.at_least is not None:
         return max(delay, outcome.at_least)
     if job.next_occurrence is not None and job.gives_up_at is None:
-        # Do not wait beyond the next occurrence: what a nightly job calls may work again by the next night.
+        # Do not wait beyond the next occurrence. By the next night, a service that a nightly job calls may work again.
         delay = min(delay, job.next_occurrence - now)
     return max(delay, SOONEST_RETRY)

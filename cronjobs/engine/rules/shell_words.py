@@ -18,7 +18,7 @@ _PLAIN: Final = re.compile(r"[\w./=+-]+", re.ASCII)
 
 
 def shell_word(arguments: Sequence[str]) -> str | None:
-    """Return the first argument that was probably meant for a shell and does not reach one, or None."""
+    """Return the first argument that only a shell would understand, and that no shell will read, or None."""
     words = ((each, before) for before, each in pairwise(arguments) if _OPERATOR.fullmatch(each))
     return next((each for each, before in words if not _LINE_FOLLOWS.fullmatch(before)), None)
 

@@ -1,6 +1,7 @@
 """The output of a tick: events on a terminal, the log, the JSON, and the text that cron mails.
 
-``tick/mail_throttle.py`` decides which causes are mailed now, and words those that are repeated or over.
+``tick/mail_throttle.py`` decides which causes are mailed now, and writes the sentences about causes that are repeated
+or over.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ OF_CODE: Final = ("config.fault", UNKNOWN_TYPE)
 CAUSES_NAMED: Final = 10
 # Decide during the tick about at most this many causes. Most of them may be no news.
 DECIDED_AT_ONCE: Final = 10 * CAUSES_NAMED
-IDS_NAMED: Final = 5  # of the further jobs that died of the same cause
-TYPES_NAMED: Final = 10  # of the further job types that no host knows
+IDS_NAMED: Final = 5  # a line names at most this many jobs that died of the same cause
+TYPES_NAMED: Final = 10  # a line names at most this many job types that no host knows
 
 
 class Outlet:
@@ -136,11 +137,11 @@ class Reporter:
 
     @property
     def well(self) -> set[str]:
-        """The job types of which a job succeeded, and the alert channels that delivered a message."""
+        """The job types that had a job that succeeded, and the alert channels that delivered a message."""
         return {masking.hide(name) for name in self._succeeded}
 
     def ended(self, result: Result, took: timedelta, verbose: bool) -> None:
-        # Do not log an idle tick. It has a row in the database, to which a log line every minute would add nothing.
+        # Do not log an idle tick. It has a row in the database, and a log line every minute would say nothing more.
         if result.did() or result.ended != NOTHING_DUE:
             self.note(events.tick_ended(result.did(), result.ended, took))
         if result.fault is not None:
@@ -191,12 +192,13 @@ class CronMail:
         self._causes: dict[str, str] = {}  # for each cause, the text that was reported
         # For each cause, a command that explains the cause. The command works in any folder.
         self._looks: dict[str, str] = {}
-        # For each cause about the code or the database: CODE or DATABASE. Only a tick that has checked it knows that
-        # the cause has ended.
+        # For each cause about the code or the database: CODE or DATABASE. Only a tick that has checked the code or the
+        # database knows that the cause has ended.
         self._about: dict[str, str] = {}
         # For each cause that is an unknown job type, the type. The mail has one line for all of them.
         self._types: dict[str, str] = {}
-        # For each cause that is an alert channel's failure, what has to succeed. Most ticks do not use the channel.
+        # For each cause that is an alert channel's failure, the channel whose next success ends it. Most ticks do not
+        # use the channel.
         self._channels: dict[str, str] = {}
         self._stderr = Outlet(2)
         self._deaths: dict[str, _Deaths] = {}  # the key is the cause
@@ -204,14 +206,15 @@ class CronMail:
         self._well: set[str] = set()
         self._started = True  # True if the tick could start
         self._alarm = Alarm(self.config)
-        # Set once the database is known: the alarm of the file alone, with the causes from before that.
+        # Set once the database is known: the alarm of the file alone, with the causes from the time before the database
+        # was known.
         self._alarm_of_file: Alarm | None = None
         fault.circumstances.alarm = self._alarm if self.throttle else None
         # True if the tick had anything to report, even if it was not mailed again.
         self.said = False
 
     def know(self, settings: Settings) -> None:
-        """From now on, remember causes per database: the database of *settings*."""
+        """From now on, remember causes for the database of *settings*, and not only for the file."""
         self._alarm, self._alarm_of_file = alarms_of(settings)
         fault.circumstances.alarm = self._alarm if self.throttle else None
 
@@ -231,7 +234,9 @@ class CronMail:
         self.send()
 
     def trouble(self, said: str, cause: str | None = None) -> None:
-        """Report a problem that lasts until someone fixes it. *cause* identifies it, however the next tick words it."""
+        """Report a problem that lasts until someone fixes it. *cause* identifies the problem, even if the next tick
+        describes it in other words.
+        """
         self._causes.setdefault(cause or said, said)
 
     def print_causes(self, reporter: Reporter) -> None:
@@ -283,7 +288,7 @@ class CronMail:
             self._stderr.say(f"  and {untold} more with the same cause since the last report")
 
     def _decide(self, cause: str, died: _Deaths, say: Callable[[int], None] | None = None) -> None:
-        """Decide whether to mail the deaths of *cause*, and set ``is_news``. *say* is called if so."""
+        """Decide whether to mail the deaths of *cause*, and set ``is_news``. *say* is called if they are mailed."""
         if self.throttle:
             died.is_news = self._alarm.worth_mailing(cause, SYSTEM.now(), ended_by=died.job_type, say=say)
             return
@@ -292,7 +297,9 @@ class CronMail:
             say(0)
 
     def _count_deaths(self) -> None:
-        """Count the deaths of each cause that was named. If news of other causes is left, also count all deaths."""
+        """Count the deaths of each cause that was named. If some deaths to mail have other causes, also count all
+        deaths.
+        """
         for cause, died in self._deaths.items():
             if died.is_news is None:
                 self._decide(cause, died)
@@ -348,8 +355,8 @@ class CronMail:
 
         *knows_code* is True if the tick has loaded the handlers, so that it knows which faults have ended. *left_row*
         is True if the tick has a row in the database. A tick that has no row because of a database problem counts as
-        not started. *unrecorded* are the times in which the tick could not use the database, if its row could not get
-        an end that names them. The next tick records them.
+        not started. *unrecorded* are the times in which the tick could not use the database, if it could not complete
+        its row, which would name them. The next tick records them.
         """
         now = SYSTEM.now()
         lines = [f"cronjobs: {word}" for word in take_messages(self.config)]

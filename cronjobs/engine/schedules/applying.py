@@ -28,7 +28,7 @@ def judge_file(connection: Connection, seen: Overview, settings: Settings, *, ho
     The tick applies the file if no host has applied this file yet, or if this host's last tick used a different file (a
     deploy or a rollback). Without the condition about the last tick, hosts in the middle of a deploy would keep
     replacing each other's file. The same would happen on one host whose ticks use two files, such as those of two
-    release folders: each tick finds that the last tick used a different file, although nobody has changed one.
+    release folders: each tick finds that the last tick used a different file, although nobody has changed a file.
     ``_alternates`` detects this case.
 
     A host that has never ticked before, such as a container with a new name, cannot know whether its file is newer than
@@ -67,8 +67,9 @@ def _alternates(connection: Connection, last: Row[Any] | None, settings: Setting
     """Return whether this host's ticks alternate between two files. *last* is this host's last tick, which used another
     file.
 
-    The ticks alternate if a tick with the file of *settings* ran shortly before *last*. If the file was changed in
-    place, that tick has another fingerprint. If the host came back to this file after a while, that tick is too old.
+    The ticks alternate if a tick with the file of *settings* ran shortly before *last*. A tick with another fingerprint
+    does not count, because in that case the file was changed in place. An older tick does not count, because in that
+    case the host came back to this file after a while.
     """
     if last is None:
         return False

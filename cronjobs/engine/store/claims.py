@@ -222,8 +222,8 @@ def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> d
 # were claiming: a share of rows from each lane. They lock nothing. The lateral subqueries then lock row by row. So only
 # rows that are taken are locked, and a row that another session has locked costs one step. If a lane cannot give its
 # share, ``picked`` takes more from the other lanes. A claim also prefetches jobs, which cannot start at once. The claim
-# stops before the first job that would be prefetched and must not be. That job and all jobs behind it wait for a later
-# claim.
+# stops before the first job that would be prefetched although it must not be. That job and all jobs behind it wait for
+# a later claim.
 def _picked(*, behind_full_keys: bool = False) -> str:
     """Return the SQL for ``picked``, the rows to claim.
 
@@ -434,7 +434,8 @@ def unread_by(connection: Connection, locked_by: str) -> list[Job]:
 
 # --- claim under limits -----------------------------------------------------------------------------------------------
 
-# One claim looks behind jobs with full keys at most this many times. The next claim continues.
+# If jobs cannot run because their keys are full, a claim looks for the jobs behind them, at most this many times. The
+# next claim continues.
 ROUNDS: Final = 8
 _SEEN: Final = " SELECT id, no_prefetch, concurrency_key FROM picked ORDER BY priority, run_at, id"
 LOOK_POSTGRESQL: Final = _picked(behind_full_keys=True) + _SEEN

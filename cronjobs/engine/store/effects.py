@@ -72,7 +72,9 @@ def find(connection: Connection, key: str) -> Record | None:
 
 
 def end_of_attempt(connection: Connection, effect: Record) -> Row[Any] | None:
-    """Return ``outcome``, ``error_type`` and ``error`` of the attempt that began the effect, or None without a row."""
+    """Return ``outcome``, ``error_type`` and ``error`` of the attempt that began the effect. Return None if the attempt
+    has no history row.
+    """
     return run(
         connection,
         f"""SELECT r.outcome, r.error_type, substr(r.error, 1, {ERROR_LIMIT}) AS error FROM {JOB_RUNS} r
@@ -110,8 +112,8 @@ def record(connection: Connection, key: str, lease: Lease, result: str | None) -
     Returns False if a newer attempt has begun the effect since. If the database's reply was lost, call this again: a
     second call changes nothing.
     """
-    # Use INSERT, because the row may be gone: an operator who settles the effect as not done deletes the row. That may
-    # have been too early. This attempt knows that the effect was carried out.
+    # Use INSERT, because the row may be gone: an operator who settles the effect as not done deletes the row. The
+    # operator may have done so too early. This attempt knows that the effect was carried out.
     written = run(
         connection,
         f"""INSERT INTO {EFFECTS} AS e (key, job_id, attempt, state, begun_at, recorded_at, result)
@@ -234,13 +236,13 @@ def performed_by(connection: Connection, job_ids: Collection[int]) -> dict[int, 
 
 
 def cut_off(connection: Connection, most: int) -> Sequence[Row[Any]]:
-    """Return the cancelled jobs with an unknown effect, the last to end first.
+    """Return the cancelled jobs with an unknown effect, the most recently ended first.
 
     Only the last *most* cancelled jobs are read, and the last *most* that were cancelled while they ran. Each row has
-    id, finished_at and the key of one such effect. Steps are left out, because they matter only to a job that goes on.
+    id, finished_at and the key of one such effect. Steps are left out, because they matter only if the job runs again.
     """
-    # There is an index only of the jobs that were cancelled while they ran. Someone may cancel thousands of waiting
-    # jobs, so read these jobs apart.
+    # A separate query, with its own index, reads the jobs that were cancelled while they ran. In a single query,
+    # thousands of cancelled waiting jobs could displace them.
     cancelled, last = f"SELECT j.id, j.finished_at FROM {JOBS} j WHERE", "ORDER BY j.finished_at DESC LIMIT :most"
     return run(
         connection,
@@ -257,8 +259,8 @@ def cut_off(connection: Connection, most: int) -> Sequence[Row[Any]]:
 
 
 def doubtful_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:
-    """Return the effects, last begun by these jobs, that were repeated or skipped although nobody knew whether they had
-    happened.
+    """Return the effects that these jobs were the last to begin, and that were repeated or skipped although nobody knew
+    whether they had happened.
 
     Each row has job_id, attempt, key, begun_at, repeats and ``skipped``.
     """

@@ -110,7 +110,7 @@ def expired_leases(
 def _with_a_fence(connection: Connection, job: Job) -> Job:
     """Return *job* with a valid ``locked_by``, which the fence can compare. The caller has locked the job's row.
 
-    Plain SQL may have written bytes into ``locked_by`` that are not valid text. If so, the row is corrected.
+    Plain SQL may have written bytes into ``locked_by`` that are not valid text. If so, correct the row.
     """
     if isinstance(job.locked_by, BrokenText):
         clean = str(job.locked_by)

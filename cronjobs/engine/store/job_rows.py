@@ -92,8 +92,9 @@ def fetch_by_itself(connection: Connection, job_id: int, locked_by: str) -> Job 
     """Fetch one job in a savepoint, or return None if the job is no longer leased to *locked_by*.
 
     If the row cannot be read, the returned job has only the values that are needed to end the job. Each statement
-    checks the lease itself. After an earlier statement of the same transaction saw the lease, another runner may have
-    taken it. Raises DBAPIError or MemoryError if reading took too much time or memory. A later try may then succeed.
+    checks the lease itself, because another runner may have taken the lease since an earlier statement of the same
+    transaction saw it. Raises DBAPIError or MemoryError if reading took too much time or memory. A later try may then
+    succeed.
     """
     try:
         with connection.begin_nested():

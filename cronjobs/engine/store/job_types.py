@@ -136,8 +136,8 @@ def present_types(
 ) -> frozenset[str] | None:
     """Like ``runnable_types``, but without types that no longer exist because of a deploy or a fault.
 
-    Schedules and people's views use these types: a job that no host can run now must not cost later occurrences their
-    jobs. *here* is a host, its file, and the code that its tick has just loaded.
+    Schedules and the views for people use these types. If a schedule has a job that no host can run now, later
+    occurrences must still get their jobs. *here* is a host, its file, and the code that its tick has just loaded.
     """
     rows = run(
         connection,

@@ -99,7 +99,8 @@ def renew(
 
     Return which leases were renewed, which are lost, and which jobs somebody asked to cancel.
 
-    The same statement writes the *reports*, which are by job id. Jobs without a report keep their progress and output.
+    The same statement writes the *reports*, whose keys are job ids. Jobs without a report keep their progress and
+    output.
     """
     renewed = _extend(connection, [reports.get(each.job_id, each) for each in leases] if reports else leases, lease)
     mine = {row.id: bool(row.cancel_requested) for row in _mine(connection, leases)}

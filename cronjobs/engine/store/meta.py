@@ -87,7 +87,7 @@ def is_ours(settings: Settings, project: str, environment: str) -> bool:
 
     Returns False if no project owns the database yet. Raises MovedDatabase if the database was copied elsewhere, and
     ForeignDatabase if it has another owner. So we never claim jobs in a restored copy or in another app's database, and
-    never write to it.
+    never write to such a database.
     """
     ours, theirs = (settings.project, settings.environment), (project, environment)
     if ours == theirs:

@@ -61,7 +61,7 @@ class WaitingLane:
 def types_waiting(connection: Connection) -> list[str]:
     """Return the job types with waiting jobs, due or not.
 
-    At most TYPES_SEEN types are read of jobs that have their own timeout, and at most as many types of other jobs.
+    Reads at most TYPES_SEEN types of jobs that have their own timeout, and at most as many types of other jobs.
     """
     rows = run(
         connection,

@@ -41,7 +41,8 @@ TAKES: Final[Mapping[str, tuple[Status, ...]]] = {
 }
 CANCELLED: Final = f"status = 'cancelled', finished_at = {NOW}, last_error = :error, error_type = NULL, {RELEASE_KEY}"
 
-# A row from before the limits in LENGTHS may exceed them. Such a row may stay, but must not become a waiting job again.
+# A row that is older than the limits in LENGTHS may exceed them. Such a row may stay, but must not become a waiting job
+# again.
 _TOO_LONG: Final = (
     "CASE " + " ".join(f"WHEN {in_bytes(f'j.{c}')} > {n} THEN '{c}'" for c, n in LENGTHS.items()) + " END"
 )
@@ -324,7 +325,7 @@ def record_act(
     """Record the action in the audit trail.
 
     If the jobs were chosen by id, or if *each* is True, each job gets one row. Otherwise one row lists all ids of the
-    batch. *were_dead* are the jobs that were dead before the action, which their own rows no longer show.
+    batch. *were_dead* are the jobs that were dead before the action. The rows of these jobs no longer show that.
     """
     if not ids:
         return

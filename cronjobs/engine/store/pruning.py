@@ -315,7 +315,8 @@ def _past(connection: Connection, what: str, **limits: Any) -> Past:
 
 
 def prune_from(connection: Connection) -> dict[str, datetime]:
-    """Return, for each status, the instant before which all ended jobs that still exist are stripped.
+    """Return an instant for each status. Of the jobs that ended before it in that status, only stripped ones still
+    exist.
 
     A million stripped jobs may exist. With these instants, pruning need not read any of them.
     """

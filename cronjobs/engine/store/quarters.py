@@ -225,7 +225,7 @@ def _at(quarter: int) -> datetime:
 
 
 def next_open_hour(connection: Connection, now: datetime) -> datetime | None:
-    """Return the first hour in which something was due and that has ended but is not closed yet, or None."""
+    """Return the first hour that has ended, is not closed yet, and in which something was due, or None."""
     oldest = _at(number_of(now - timedelta(hours=24)) // IN_AN_HOUR * IN_AN_HOUR)
     marked: datetime | None = run(
         connection,
@@ -258,7 +258,7 @@ def close_hour(connection: Connection, now: datetime) -> bool:
 def _alone(connection: Connection) -> None:
     """Let no other transaction close an hour or rewrite occurrences until this transaction ends.
 
-    Wait for any transaction that has already begun to do so.
+    Wait for any transaction that has already begun to close an hour or to rewrite occurrences.
     """
     # Lock a row that is never deleted. A session that waits for the lock on a row that is then deleted would continue
     # without a lock.

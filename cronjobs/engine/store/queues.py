@@ -1,4 +1,4 @@
-"""The rows of capped queues: enqueuers lock them, they count dropped jobs, and sync writes the caps to them."""
+"""The rows of capped queues. Enqueuers lock these rows and count dropped jobs in them. Sync writes the caps to them."""
 
 from __future__ import annotations
 

@@ -260,8 +260,8 @@ def record_occurrences(
 ) -> None:
     """Insert ledger rows. If an occurrence already has a row, the primary key makes the transaction fail.
 
-    Rows without a ``decided_at`` get *now* and *tick*. A row that is what remains of an earlier row keeps the values of
-    that row.
+    Rows without a ``decided_at`` get *now* and *tick*. A row that replaces a part of an earlier row keeps that row's
+    values.
     """
     if rows:
         here = {"decided_at": now, "tick": tick}
@@ -313,7 +313,7 @@ def rename(connection: Connection, names: Mapping[str, str], commands: Collectio
     names.
 
     *commands* are the old names of schedules with a command of their own. The job type of such a command is the
-    schedule's name, so unfinished jobs of the old type get the new type: no host could run the old one.
+    schedule's name, so unfinished jobs of the old type get the new type. No host could run the old type.
 
     The ledger and the watermark refer to a schedule's id, so they need no change.
     """

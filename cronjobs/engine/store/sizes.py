@@ -25,7 +25,8 @@ _SURELY_LARGE: Final = 2 * MOST_FETCHED
 
 
 def if_not_too_large(column: str) -> str:
-    """Return SQL for JSON *column* if it is small enough to fetch, else for ``TOO_LARGE`` or ``ODD_NUMBER``.
+    """Return SQL whose value is the JSON *column* if that is small enough to fetch, else ``TOO_LARGE`` or
+    ``ODD_NUMBER``.
 
     On PostgreSQL the checks go from cheap to expensive. Reading the size on disk costs nothing. For the size of the
     value, the database must decompress it. (The SQL concatenates because a concatenated value is not compressed.) For

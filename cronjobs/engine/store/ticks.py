@@ -48,9 +48,9 @@ class Overview:
     last_tick_at: datetime | None  # when the last tick of any host began
     paused_due: bool  # jobs are due in paused queues
     misfits: bool  # a job whose payload did not fit its handler is waiting
-    # The due jobs that were not started by this host's last tick with handlers, as that tick recorded them.
+    # The due jobs that a tick did not start, as recorded by this host's last tick that loaded handlers.
     not_started: Any
-    handlers_at: datetime | None  # when this host's last tick with handlers began
+    handlers_at: datetime | None  # when this host's last tick that loaded handlers began
     look_at: datetime | None  # the earliest instant at which a finding may begin, end or be repeated
     # True if ``look_at`` has come, is unset, or is over an hour away.
     look_due: bool
@@ -60,7 +60,7 @@ class Overview:
 
     @property
     def handlers_stale(self) -> bool:
-        """Whether this host's last tick with handlers is so long ago that a deploy may have changed the handlers."""
+        """Whether this host last loaded its handlers so long ago that a deploy may have changed them."""
         every = timedelta(seconds=HANDLERS_EVERY_S)
         return self.handlers_at is None or abs(self.now - self.handlers_at) >= every
 
@@ -138,7 +138,7 @@ def signs_of_death(connection: Connection, budget: timedelta) -> DeathSigns:
 
 
 def overran_lately(connection: Connection) -> frozenset[str]:
-    """Return the job types whose jobs a tick of the last day expected to end in time, but had to interrupt."""
+    """Return the types of jobs that a tick expected to end in time, but had to interrupt, in the last 24 hours."""
     rows = run(
         connection, f"SELECT t.did FROM {TICKS} t WHERE t.started_at > {after_now('-86400')} AND {_SOME_OVERRAN}"
     ).scalars()

@@ -81,7 +81,7 @@ def unresolved(connection: Connection, known: Collection[str]) -> list[tuple[str
 def due_attempts(connection: Connection) -> set[tuple[int, int]]:
     """Return up to LOOKED_AT due jobs as (id, attempts).
 
-    The number of attempts tells a job that has run and is due again from the same job before that run.
+    If a job has run and is due again, its number of attempts has changed, so the caller notices that the job has run.
     """
     rows = run(
         connection,

@@ -42,12 +42,12 @@ EXPECTED_MORE: Final = timedelta(seconds=0.5)
 
 @dataclass
 class Experience:
-    """Predicts how long a type's next job takes from the run times of the type's jobs in this tick.
+    """Predicts how long a type's next job will take. The prediction uses the run times of the type's jobs in this tick.
 
     Without a prediction, jobs with the default timeout could not start in the last third of each minute.
 
-    ``overran`` returns the types whose jobs took longer than expected within the last day, or None if that is unknown.
-    It is called only once, when it is first needed.
+    ``overran`` returns the types of jobs that took longer than expected in the last 24 hours, or None if that is
+    unknown. ``overran`` is called only once, when it is first needed.
     """
 
     overran: Callable[[], Collection[str] | None]
@@ -70,7 +70,9 @@ class Experience:
         return max(self._took[job_type.name]) * EXPECTED_TIMES + EXPECTED_MORE
 
     def is_distrusted(self, job_type: JobType) -> bool:
-        """Return whether a prediction exists but is not used, because a tick of the last day interrupted such a job."""
+        """Return whether we could predict how long jobs of this type take, but do not, because a tick interrupted one
+        in the last 24 hours.
+        """
         return self._predicts(job_type) and job_type.name in (self._overran or ())
 
     def _predicts(self, job_type: JobType) -> bool:
@@ -115,7 +117,7 @@ class ClaimPlanner:
         # A job that starts at once is never claimed ahead, so its run time does not count.
         if known is not None and known.starts_at_once:
             return
-        # With "each", the job's worker was busy until the commit.
+        # With ``durable: each``, the job's worker was busy until the commit.
         if known is not None and known.durable == "each":
             seconds += self.write_s
         self.typical_s = seconds if self.typical_s is None else 0.9 * self.typical_s + 0.1 * seconds
@@ -157,7 +159,7 @@ class ClaimPlanner:
     def admission(self, remaining: timedelta, in_flight: InFlight) -> ClaimFilter:
         """Return the filter for jobs that end before the tick does, so that the tick need not interrupt any.
 
-        A job passes if its timeout fits into *remaining*, or the run time that ``experience`` predicts.
+        A job passes if its timeout, or the run time that ``experience`` predicts, fits into *remaining*.
         """
         longest, known = self.longest, self._known()
         short = {name: job_type for name, job_type in known.items() if not job_type.is_long(longest)}

@@ -37,7 +37,9 @@ class Guard:
     whole_s: float = math.inf
 
     def limit(self, budget: timedelta, every: timedelta) -> float:
-        """Set the tick's deadline. The watchdog ends the process just after it. Return it, on the monotonic clock."""
+        """Set the tick's deadline. The watchdog ends the process just after the deadline. Return the deadline, on the
+        monotonic clock.
+        """
         every_s = every.total_seconds()
         self.began = began(every_s)
         age = SYSTEM.monotonic() - self.began

@@ -38,7 +38,9 @@ LAST_S: Final = 10.0
 
 
 class Door(NamedTuple):
-    """The module that contains an extra's ``hook``. ``wanted`` says whether a project with these settings uses it."""
+    """The module that contains an extra's ``hook``. ``wanted`` says whether a project with these settings uses the
+    extra.
+    """
 
     module: str
     wanted: Callable[[Settings, str], bool]

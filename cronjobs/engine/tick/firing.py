@@ -56,7 +56,7 @@ class Firing:
             with tick.database.read() as connection:
                 nothing_there = not ticks.any_schedule(connection) and not ticks.any_cap(connection)
                 # There is nothing to add or to remove. But once a file is in force, record each later file, too.
-                # Otherwise ``status`` would name the wrong one.
+                # Otherwise ``status`` would name the wrong file.
                 if nothing_there and ticks.file_in_force(connection) is None:
                     tick.row.fingerprint = mark
                     return

@@ -100,7 +100,7 @@ class _LeaseIsLost(BaseException):
 
 
 class Terminated(BaseException):
-    """Raised to end the handler on SIGTERM and SIGHUP. It is not a KeyboardInterrupt either."""
+    """Raised to end the handler on SIGTERM and SIGHUP. Like ``_LeaseIsLost``, it is not a KeyboardInterrupt."""
 
 
 # The exceptions that mean that a person left the handler or the debugger, by the names that an outcome uses.
@@ -216,7 +216,8 @@ class Foreground:
             why = self._loop.outage.error or LOCKED
             self._streams.say(f"the outcome cannot be recorded yet, retrying: {why}")
         while beside.is_alive():
-            # Without an error, another transaction has locked the job's row. Keep waiting for as long as our user does.
+            # If there is no error, another transaction has locked the job's row. Keep waiting for as long as our user
+            # does.
             if self._loop.outage.error is None:
                 self._allow_time()
             beside.join(SLOW_S)

@@ -1,7 +1,7 @@
 """Deal with handlers in threads that run past their timeout, or past the end of the tick. A thread cannot be killed.
 
-So record the attempt and ask it to stop, while it keeps its worker, its row and its lease. When no other job can
-start, the loop ends (``pacing``) and cuts the leases of such attempts to 2 s (``loop``). The process exits before these
+So record the attempt and ask it to stop, while it keeps its worker, its row and its lease. When no other job can start,
+the loop ends (``pacing``) and cuts the leases of these attempts to 2 s (``loop``). The process exits before these
 leases end (``command.leaving``). A handler in its own process is killed by ``execution.process``.
 """
 
@@ -26,7 +26,7 @@ from cronjobs.model import Interrupted, Job, TimedOut, duration_text
 class HungHandlers:
     """Records which handlers run past their time.
 
-    ``collect`` takes the ends that workers have delivered so far. ``secrets_of`` returns the values to mask in a job's
+    ``collect`` notes which attempts the workers have ended so far. ``secrets_of`` returns the values to mask in a job's
     output.
     """
 

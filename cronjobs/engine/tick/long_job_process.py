@@ -130,7 +130,8 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
         attempt,
         database,
         Workers(1, around, SYSTEM),
-        # The job's own timeout ends it. This deadline is for an end that cannot be recorded although renewals work.
+        # The job's own timeout ends the job. This deadline ends the loop if renewals work, but the job's end cannot be
+        # recorded.
         deadline=SYSTEM.monotonic() + (attempt.timeout + PROCESS_SLACK).total_seconds() + attempt.lease_s,
         database_now=adopted.now,
         emit=emit,

@@ -53,7 +53,9 @@ SILENT: Final = "no answer in time"
 
 @dataclass(frozen=True)
 class Handover:
-    """The facts that a long job's process is given at its start. It reads all else from the configuration file."""
+    """The facts that a long job's process is given at its start. The process reads everything else from the
+    configuration file.
+    """
 
     config: str
     database: str
@@ -143,7 +145,7 @@ class Handovers:
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def begin(self, attempt: Attempt, until: float) -> None:
-        """Start a process for *attempt*. Its answer is on the queue by *until*, on the monotonic clock."""
+        """Start a process for *attempt*. The process's answer is on the queue by *until*, on the monotonic clock."""
         attempt.handed_over = attempt.on_its_way = True
         # In a thread, because a process may take a second to start and answer, and the loop must renew its leases.
         thread = threading.Thread(target=self._hand_over, args=(attempt, until), name="cronjobs-handover", daemon=True)

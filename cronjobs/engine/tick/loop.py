@@ -39,7 +39,7 @@ from cronjobs.errors import BadValue, DatabaseError
 
 # When the loop ends, it cuts the leases of attempts that are still running to this length.
 CUT_LEASE: Final = timedelta(seconds=2)
-# This process must exit within this time after that, before these leases end.
+# After the loop has cut the leases, this process must exit within this time, before the leases end.
 EXIT_MARGIN_S: Final = 1.5
 # A stopped process must exit within this time after its grace, even if a statement hangs on a dead connection. So a
 # service manager that waits 5 s longer than the grace never has to kill it (docs/how-to/containers.md).
@@ -76,7 +76,7 @@ class Loop:
     suspected: Collection[str] = ()
     many_queues: bool = False  # see ``Overview``
     tells_each: bool = True  # report every job's start and success
-    # Returns the types whose jobs took longer than expected within the last day, or None if that is unknown.
+    # Returns the types of jobs that took longer than expected in the last 24 hours, or None if that is unknown.
     overran: Callable[[], Collection[str] | None] = unknown
     overran_now: set[str] = field(default_factory=set)  # types of the jobs that this tick had to interrupt
     outages: list[PastOutage] = field(default_factory=list)  # the times in which this tick could not use the database
@@ -244,7 +244,8 @@ class Loop:
         self.workers.wake()
 
     def _report_stopping(self) -> None:
-        # Not in stop(): a signal handler calls it, and the signal may interrupt the very line that writes to the log.
+        # Do this here and not in stop(): a signal handler calls stop(), and the signal may interrupt the very line that
+        # writes to the log.
         if self.stopping is not None and not self.stop_reported:
             self.stop_reported = True
             self.emit(events.signalled(self.stopping))
@@ -292,11 +293,11 @@ class Loop:
             unsettled = self.writer.claim_unsettled
             went_well = self._turn(last=write)
             done = went_well and not unsettled
-            # A second signal ends the loop at once. But if this turn has just found such jobs, the database works, so
-            # one further turn can release them.
+            # A second signal ends the loop at once. But if this turn has just found jobs of an unanswered claim, the
+            # database works, so one further turn can release them.
             hurried = self.hurry and not (went_well and unsettled)
-            # After a stop, give a busy database a moment. If it is away, the leases expire, as after a crash. Look at
-            # the stop in each round, because it may come while this loop retries.
+            # After a stop, give a busy database a moment. If it is away, the leases expire, as after a crash. Compute
+            # ``stop_by`` in each round, because the stop may come while this loop retries.
             stop_by = max(self.stop_by, began + EXIT_MARGIN_S)
             until = min(self.deadline, stop_by, self.gone_by - EXIT_MARGIN_S / 2)
             hopeless = (self.outage.stays and not self.in_flight.held) or self.net.gave_up
@@ -325,7 +326,8 @@ class Loop:
 
     def _decide(self, now: float, last: Callable[[Connection], None] | None) -> Batch | None:
         """Return what to write at *now*, on the monotonic clock, or None if there is nothing. Changes nothing."""
-        # Claim nothing while an earlier claim has no answer. Otherwise such claims would lease ever more jobs.
+        # Claim nothing while an earlier claim has no answer. Otherwise a series of unanswered claims would lease more
+        # and more jobs.
         no_claim = last is not None or self.writer.claim_unsettled
         room = 0 if no_claim or now >= self.deadline or now < self._next_claim() else self.planner.room(self.in_flight)
         renew = now >= self._next_renewal() and not last

@@ -20,7 +20,7 @@ from cronjobs.model import rough
 from cronjobs.text import one_line
 
 CAUSES_KEPT: Final = 500
-MOST_UNRECORDED: Final = 5  # times without the database, since a database may stay away for weeks
+MOST_UNRECORDED: Final = 5  # record at most this many outages of a database, which may be away for weeks
 LONGEST_MESSAGE: Final = 4000  # in characters; for the next tick
 
 # What a cause may be about (*about*).
@@ -100,14 +100,13 @@ class Alarm:
 
         *said* is the text that is reported, if it differs from *cause*. *ended_by* is the job type or the alert channel
         whose next success ends the cause (``over`` explains when). If *ended_by* is None, the cause ends as soon as a
-        tick no longer sees it. If *about* is CODE or DATABASE, that must be a tick that checks the code or the
-        database. *not_started* is True if the cause kept a tick from starting or from writing its row (see
+        tick no longer sees it. If *about* is CODE or DATABASE, only a tick that checks the code or the database can end
+        the cause. *not_started* is True if the cause kept a tick from starting or from writing its row (see
         ``kept_from_starting``). For *unrecorded* see the method ``unrecorded``. Of the causes with the same *alike*
         that end at the same time, ``over`` names one and counts the others.
 
-        *say* is called if the cause is to be reported now, with how often it has occurred without a report since its
-        last report. The report comes before the record of it, because a tick that is killed in between must not silence
-        the next ticks.
+        If the cause is to be reported now, *say* is called with the number of occurrences since the last report. The
+        report is made before it is recorded, because a tick that is killed in between must not silence the next ticks.
         """
         known = self._load()
         at = now.isoformat()
@@ -147,8 +146,8 @@ class Alarm:
     def report_counted(self, now: datetime, say: Callable[[str], object]) -> None:
         """Call *say* with a sentence for each counted cause whose next report is due.
 
-        A cause with ``ended_by`` may not occur again. Without this call, ``worth_mailing`` would never report what it
-        has counted. As there, the report comes before the record of it.
+        A cause with ``ended_by`` might never occur again. Without this call, ``worth_mailing`` would then never report
+        what it has counted. As in ``worth_mailing``, each report is made before it is recorded.
         """
         known, changed = self._load(), False
         for cause, entry in known.items():
@@ -166,7 +165,7 @@ class Alarm:
         """Forget the causes that have ended, which are those not in *still*.
 
         Return a sentence for each ended cause that had occurred more than once, and only one sentence for causes that
-        are alike. *unknown* names what this tick could not check: CODE, DATABASE or both. Causes about those are kept.
+        are alike. *unknown* names what this tick could not check: CODE, DATABASE or both. Causes about these are kept.
 
         A cause with ``ended_by`` has ended when it has not occurred for an hour and its job type or channel has
         succeeded since. *well* contains the job types and channels that succeeded in this tick. If there is no success,

@@ -79,7 +79,7 @@ class TickState:
     longest_s: float
     remaining_s: float
     long_jobs_off: bool
-    whole_s: float  # how long a tick may take that is not part of a lingering one
+    whole_s: float  # how long a tick may take if it is not part of a lingering tick
     queue: str | None
     only: str | None
     left: int
@@ -171,7 +171,8 @@ def unknown_type(job_type: str, schedules: Sequence[str]) -> dict[str, Any]:
 def entry_for(
     entries: Any, *, job_type: str, queue: str, schedule: str | None, key: str | None, timeout_s: float | None
 ) -> Mapping[str, Any] | None:
-    """Return the entry that applies to such a job, or None. An entry about a limit on the job's key comes first.
+    """Return the entry that applies to a job with these values, or None. An entry about a limit on the job's key comes
+    first.
 
     Any version of cronjobs may have written *entries*.
     """
@@ -210,7 +211,7 @@ def in_words(entry: Mapping[str, Any]) -> str | None:
 
 
 def why_it_must_fit(entry: Mapping[str, Any]) -> str:
-    """Return text to append to ``in_words`` if the timeout counts only because a tick interrupted such a job."""
+    """Return text to append to ``in_words`` if the timeout counts only because a tick interrupted a job of the type."""
     return _INTERRUPTED if entry.get("overran") else ""
 
 

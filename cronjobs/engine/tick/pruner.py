@@ -91,7 +91,7 @@ class Pruner:
 
     @property
     def gone(self) -> int:
-        """The number of rows removed. Removed attempts are not counted, nor are jobs that were only stripped."""
+        """The number of rows removed. Removed attempts, and jobs that were only stripped, are not counted."""
         return self.counts.total() - self.counts["stripped"] - self.counts["attempts"]
 
     def run(self) -> bool:
@@ -119,9 +119,9 @@ class Pruner:
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
     def _ended_jobs(self, status: str, before: datetime) -> bool:
-        """Delete ended jobs without a key, and strip those with a key. The next round starts after the latter."""
+        """Delete ended jobs without a key, and strip those with one. The next round starts after the stripped jobs."""
         place = PrunePosition(self._places.get(status, EPOCH), 0)
-        # When the first job ended that is still here because it was locked. The next round starts there.
+        # When the first job ended that could not be removed because it was locked. The next round starts at this time.
         stuck: datetime | None = None
         while self.go_on():
             page = self._page(status, before, place)
@@ -227,7 +227,9 @@ class Pruner:
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
-        """Write in a short transaction, then let others write. The time that took decides the next batch's size."""
+        """Write in a short transaction, then let others write. The time that the write takes decides how large the next
+        batch is.
+        """
         is_sqlite = self.database.is_sqlite
         with self.database.write(patience=PATIENCE_S) as connection:
             began = self.clock.monotonic()

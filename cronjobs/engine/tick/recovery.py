@@ -46,10 +46,11 @@ class Recovery:
         return bool(seen.expired or self.runners.dead or self.far)
 
     def _look_far(self, connection: Connection, now: datetime) -> None:
-        """Find leases so long that the clock was wrong when they were written.
+        """Find leases so long that the clock must have been wrong when they were written.
 
         Runners of this host from before its last boot count as dead. Whether the other runners are alive is unknown.
-        Their leases are cut to the normal length, so a runner that is alive will renew its leases.
+        Their leases are cut to the normal length. A runner that is alive will renew its leases, and those of a dead
+        runner will expire.
         """
         found = expiry.far_leases(connection, self.tick.settings.run.lease, RECOVER_BATCH)
         wrong = [each for each in found if lease_is_wrong(each.locked_until, now, each.lease_s)]

@@ -204,7 +204,7 @@ def noted_causes(causes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def noted_outages(outages: Iterable[tuple[datetime, datetime, str]]) -> list[dict[str, str]]:
-    """Return the first few times in which a tick could not use the database (from, to, why), for the tick's row."""
+    """Return the first few periods (from, to, why) in which a tick could not use the database, for the tick's row."""
     return [
         {"since": began.isoformat(), "until": ended.isoformat(), "why": one_line(masking.hide(why), LONGEST_WHY)}
         for began, ended, why in islice(outages, MOST_NOTED)

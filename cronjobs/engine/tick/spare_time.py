@@ -22,7 +22,7 @@ from cronjobs.errors import DatabaseBusy
 if TYPE_CHECKING:
     from cronjobs.engine.jobs.job_types import JobTypes
 
-# Folding counts may use this share of the time that is left in the tick, and so may closing hours.
+# Folding counts and closing hours may each use this share of the time that is left in the tick.
 SHARE: Final = 0.25
 
 

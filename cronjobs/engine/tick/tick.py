@@ -263,7 +263,9 @@ class Tick(TickContext):
 
     @property
     def unrecorded(self) -> list[dict[str, str]]:
-        """The times in which the tick could not use the database, if its row has no end that could name them."""
+        """The times in which the tick could not use the database, if it could not complete its row, which would name
+        them.
+        """
         return self._outages() if self.row.written and not self.recorded else []
 
     def _instant(self, monotonic: float) -> datetime:

@@ -54,8 +54,8 @@ class TickRow:
     def insert(self, connection: Connection) -> int:
         """Write the row, and return its id.
 
-        Each transaction that writes ledger rows calls this for the id to which they refer. It writes the row again,
-        because the previous transaction may have been rolled back.
+        Each transaction that writes ledger rows calls this method, because the ledger rows refer to the tick's id. This
+        method writes the tick's row again, because the previous transaction may have been rolled back.
         """
         self._recorded = self._state
         self.before_insert()

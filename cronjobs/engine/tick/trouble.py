@@ -76,7 +76,7 @@ SHORTEST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 # Waiting for the write lock is normal, so it is reported only if it takes longer than this.
 BUSY_IS_TROUBLE_S: Final = 3.0
-# Collecting garbage stops all handlers meanwhile: 0.1 s if the app is large.
+# Collect garbage at most this often, because collecting stops all handlers, for 0.1 s if the app is large.
 COLLECT_EVERY_S: Final = 1.0
 
 

@@ -137,7 +137,7 @@ class Writer:
     locked_by: str
     lease: timedelta
     before_writing: Callable[[Connection], None]
-    # True if a turn that claimed jobs has failed: we may hold leases of which we do not know.
+    # True if a turn that claimed jobs has failed: we may hold leases that we do not know of.
     claim_unsettled: bool = False
     # True if a row has made a claim fail or may have killed a tick. From now on rows are claimed one at a time.
     warily: bool = False
@@ -301,7 +301,7 @@ class Writer:
         else:
             found = claims.claim(connection, limit=room, **lease, admission=admission)
         if self.doubtful and not found.jobs and not found.unread:
-            # Reading such a row may kill this process and all its jobs.
+            # Reading a doubtful job's row may kill this process and all its jobs.
             if not alone:
                 return found._replace(postponed=True)
             found = claims.claim_warily(connection, **lease, admission=replace(admission, doubtful=True))
@@ -366,7 +366,7 @@ class Writer:
             return FinishResult(frozenset(), frozenset())
         written = settle(connection, finishes, leases.finish(connection, finishes))
         if any(finish.status is Status.DEAD for finish in finishes):
-            # Ask for this look here, because a loop may have no tick, and a tick may be killed before its end.
+            # Call this here, because a loop may have no tick, and a tick may be killed before its end.
             look_soon(connection)
         return written
 

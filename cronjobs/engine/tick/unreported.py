@@ -13,7 +13,8 @@ from cronjobs.engine.host.state_folder import State
 from cronjobs.engine.probe.fast_path import is_alive
 from cronjobs.engine.tick.mail_throttle import unreported_name
 
-# If another process is rewriting the file, wait for it this often, and this long each time. It needs far less.
+# If another process is rewriting the file, wait for it this often, and this long each time. Rewriting takes far less
+# time.
 TRIES: Final = 50
 PAUSE_S: Final = 0.01
 
@@ -50,7 +51,7 @@ class Unreported:
             runners = (self._state.take(self._name) or "").splitlines()
             if left := [runner for runner in runners if runner not in self._over]:
                 self._state.append(self._name, "".join(f"{runner}\n" for runner in left))
-            # If our line is not there, another process has taken it and is about to put it back.
+            # If our line is not in the file, another process has taken the lines and is about to put ours back.
             if not self._stored or self._runner in runners:
                 break
             clock.sleep(PAUSE_S)

@@ -115,7 +115,8 @@ class Work:
         return self.loop
 
     def _begin_row(self, read: Callable[[Connection], Read]) -> Read:
-        """Write this tick's row, so that a later tick can see if this one died and where, and return what *read* reads.
+        """Write this tick's row, so that a later tick can see whether and where this tick died. Return what *read*
+        returns.
 
         Importing handlers and reading a job's row can both kill a tick, so this is done before either.
         """
@@ -129,7 +130,7 @@ class Work:
                 return read(connection)
 
     def _overran(self) -> Collection[str] | None:
-        """Return the job types whose jobs took longer than expected lately, or None if the database cannot be read."""
+        """Return the types of jobs that recently took longer than expected, or None if the database cannot be read."""
         try:
             with self.tick.database.read() as connection:
                 return overran_lately(connection)
@@ -176,7 +177,7 @@ class Work:
                 tick.emit(events.not_started(left["job_type"], left["jobs"], left["timeout_s"], left["left_s"]))
 
     def note_unknown_types(self) -> None:
-        """Report job types that schedules or due jobs use, and no recent tick knew. Each counts as a fault."""
+        """Report job types that schedules or due jobs use, but that no recent tick knew. Each counts as a fault."""
         self.types()  # importing the handlers writes the tick's row, so do it outside the transaction below
         with self.tick.database.read() as connection:
             # Read the known types again, because another host may have started a tick while this one worked.
