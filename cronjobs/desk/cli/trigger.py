@@ -81,14 +81,14 @@ def backfill(
 ) -> None:
     """Run the occurrences that a schedule missed or skipped in a range of the past, each of them once.
 
-    An occurrence that already has a job, or that was coalesced into another one, gets no second job, even if that job is
-    dead or cancelled: retry that job instead. If an occurrence was due before the schedule existed, the command runs it,
-    too, and reports that. The jobs are due now. They run oldest first, and one at a time unless the schedule allows
-    overlap. For a handler, ctx.scheduled_for is the instant of the job's occurrence. Instants without an offset are in
-    the configuration's timezone. The command leaves out the occurrences that no tick has settled yet, since ticks will
-    settle them. So it is safe to give "--to now". At the end, also with --dry-run, the command imports the handlers
-    here. It warns if there is no handler for the schedule's type, or if the handler does not take the schedule's
-    payload.
+    An occurrence that already has a job, or was coalesced into another one, gets no second job, even if that job is
+    dead or cancelled: retry that job instead. If an occurrence was due before the schedule existed, the command runs
+    it, too, and reports that. The jobs are due now. They run oldest first, and one at a time unless the schedule
+    allows overlap. For a handler, ctx.scheduled_for is the instant of the job's occurrence. Instants without an
+    offset are in the configuration's timezone. The command leaves out the occurrences that no tick has settled yet,
+    since ticks will settle them. So it is safe to give "--to now". At the end, also with --dry-run, the command
+    imports the handlers here. It warns if there is no handler for the schedule's type, or if the handler does not
+    take the schedule's payload.
     """
     with our_database(source) as (settings, database), _in_file(schedule, settings.schedules):
         now = database.clock.now()
