@@ -178,7 +178,7 @@ class Demo:
 
     def a_schedule(self) -> None:
         self.scene('A schedule comes due: "every: 1m" in cronjobs.yaml.')
-        echo("  (To avoid a wait, the demo makes the schedule due by setting its watermark back by a minute.)")
+        echo("  (To avoid a wait, the demo makes the schedule due now by changing the schedule's row.)")
         self.a_minute_passes("heartbeat")
         self.run("run-due", "-v")
         if not self.effects("heartbeat"):

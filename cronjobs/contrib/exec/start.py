@@ -112,8 +112,8 @@ class Supervised:
             _say(f"this run of {self.given.name} was not recorded: {unrecorded}")
         elif recording.refused and recording.is_worth_reporting():
             _say(
-                f"runs of {self.given.name} wait in the spool, because cronjobs cannot use the configuration of the "
-                f"project that should record them: {recording.refused}"
+                f"runs of {self.given.name} wait in the state folder, because cronjobs cannot use the configuration of "
+                f"the project that should record them: {recording.refused}"
             )
         if self.given.cron is not None and (fault := cron_fault(self.given.cron)):
             said = f'--cron "{self.given.cron}": {fault}'

@@ -110,15 +110,15 @@ def explain(
 
     For a job, given by its number or by --key, the command reports who created the job, how each attempt went, what
     state the job is in, and what happens next. For a job type, it reports which ticks could run the type (or since when
-    no tick can), which modules could not be imported, and which jobs are waiting.
+    no tick can run it), which modules could not be imported, and which jobs are waiting.
 
-    --json prints one object with subject, at, verdict, sentences and facts. For a list of occurrences, the printed
-    object has subject, from, to, summary and counts, and contains one such object per occurrence under "occurrences".
-    Verdicts: enqueued, skipped, missed, coalesced, paused (skipped by a pause), pending (no tick has settled it yet, a
-    pause holds it back, or it is not due yet), not_due, not_yet_defined, retired, beyond_retention, unknown; for a job:
-    waiting, running, succeeded, dead, cancelled, pruned (only the ledger knows it), unknown; for a name used with exec,
-    also absent (no run started when a run was due); for a type: runnable, not_runnable, unknown. Exit code 1: no such
-    schedule, job, key or type.
+    --json prints one object with subject, at, verdict, sentences and facts. For a list of occurrences, it prints one
+    object with subject, from, to, summary, counts and occurrences, which is a list with an object (subject, at, verdict
+    …) for each occurrence. Verdicts: enqueued, skipped, missed, coalesced, paused (skipped by a pause), pending (no
+    tick has settled it yet, a pause holds it back, or it is not due yet), not_due, not_yet_defined, retired,
+    beyond_retention, unknown; for a job: waiting, running, succeeded, dead, cancelled, pruned (only the ledger still
+    has it), unknown; for a name used with exec, also absent (no run started when a run was due); for a type: runnable,
+    not_runnable, unknown. Exit code 1: no such schedule, job, key or type.
     """
     if [what, key, job_type].count(None) != 2:
         raise UsageError("give one of: a SCHEDULE, a TYPE, a JOB_ID, --key KEY, --type TYPE")

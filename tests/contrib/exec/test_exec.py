@@ -374,7 +374,9 @@ def test_a_configuration_that_is_gone_is_reported_at_once_and_then_hourly(box: B
     """Without the line, cron would mail nothing, and nobody would know that no run is recorded."""
     file = box.folder / "cronjobs.yaml"
     words = ("backup", "--config", str(file), "-c", "echo hi")
-    said = b"cronjobs exec: runs of backup wait in the spool, because cronjobs cannot use the configuration of the"
+    said = (
+        b"cronjobs exec: runs of backup wait in the state folder, because cronjobs cannot use the configuration of the"
+    )
     said += f" project that should record them: ConfigError: {file}: there is no such file".encode()
 
     def reports() -> bool:
