@@ -22,7 +22,7 @@ class Clock(Protocol):
 
     @property
     def stands_at(self) -> datetime | None:
-        """The database's current time in a test that moves time. If None, the database uses its own clock."""
+        """The time that the database must use, in a test that moves time. None means that it uses its own clock."""
 
 
 class SystemClock:

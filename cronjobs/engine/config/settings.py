@@ -205,7 +205,7 @@ class JobTypeSettings(JobOptions):
     # The variables of cron and of the file that a command inherits. None means all of them.
     inherit_env: tuple[str, ...] | None = None
     success_exit_codes: tuple[int, ...] = ()  # exit codes of a command that mean success. () means only 0
-    # Exit codes of a command that are retried. Without an entry here, 65 and 78 are permanent failures.
+    # Exit codes after which a command is retried. Without an entry here, 65 and 78 are permanent failures.
     retry_exit_codes: tuple[int, ...] = ()
     hide: tuple[str, ...] = ()  # keys of the payload whose values are never shown
     # The standard input of a command. None means the payload as JSON, and "" means no input (/dev/null).

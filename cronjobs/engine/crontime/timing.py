@@ -400,7 +400,8 @@ class _Shift:
 def _shift_near(timezone: str, day: date) -> _Shift | None:
     """Return the clock change on *day* or the day before, or None.
 
-    No earlier change can affect *day*, because no clock change has ever repeated more than 23 hours (in Kwajalein).
+    No earlier change can affect *day*, because the most that a clock change has ever repeated is 23 hours (in
+    Kwajalein).
     """
     if shift := _shift(timezone, day):
         return shift

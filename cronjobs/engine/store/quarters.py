@@ -225,7 +225,7 @@ def _at(quarter: int) -> datetime:
 
 
 def next_open_hour(connection: Connection, now: datetime) -> datetime | None:
-    """Return the first hour that has ended, is not closed yet, and in which something was due, or None."""
+    """Return the first ended hour that is not closed yet and had something due, or None."""
     oldest = _at(number_of(now - timedelta(hours=24)) // IN_AN_HOUR * IN_AN_HOUR)
     marked: datetime | None = run(
         connection,

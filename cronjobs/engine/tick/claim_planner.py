@@ -81,7 +81,9 @@ class Experience:
 
 
 def unknown() -> None:
-    """The ``overran`` of loops that cannot read the history. It returns None, so these loops use only timeouts."""
+    """Stands in for ``overran`` in loops that cannot read the history. It returns None, so these loops use only
+    timeouts.
+    """
 
 
 @dataclass

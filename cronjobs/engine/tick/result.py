@@ -182,7 +182,7 @@ def did_in_words(did: Mapping[str, Any]) -> str:
 
 # Each tick records at most this many faults, because a broken file may stay broken for weeks.
 MOST_NOTED: Final = 5
-LONGEST_WHY: Final = 400  # such as an error with the database's URL and with advice
+LONGEST_WHY: Final = 400  # in characters: room for an error with the database's URL and with advice
 
 
 def noted(faults: dict[str, str]) -> dict[str, str]:
