@@ -2670,6 +2670,13 @@ MUTANTS = (
         (GIVEN_UP,),
     ),
     Mutant(
+        "a job that is released again and again is never late",
+        "cronjobs/desk/insight/waiting.py",
+        "if waiting.put_off:",
+        "if False:",
+        ("tests/desk/database/test_without_process.py",),
+    ),
+    Mutant(
         "jobs that wait for others are late",
         "cronjobs/desk/insight/waiting.py",
         "return late - max(its.behind, _waited_for_others(group, records))",

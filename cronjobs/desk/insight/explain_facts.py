@@ -308,6 +308,7 @@ class JobFacts:
     acts: tuple[tuple[str, AuditEntry], ...] = ()  # what operators did to the job: cancel, retry, release …
     attempts: tuple[AttemptFacts, ...] = ()
     released: int = 0  # how many claims after the last recorded attempt were released before they began
+    released_because: str | None = None  # why the last of these claims was released, if the runner gave a reason
     paused: PauseFacts | None = None  # the pause that holds back the waiting job
     # The pause that delayed the first attempt, and when the delay began.
     held: tuple[datetime, PauseFacts] | None = None

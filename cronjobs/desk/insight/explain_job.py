@@ -48,6 +48,7 @@ from cronjobs.desk.insight.judged_types import FIXED_OR_ENVIRONMENT
 from cronjobs.desk.insight.kept_from_starting import did_not_start
 from cronjobs.desk.insight.stopped_jobs import settling
 from cronjobs.desk.rules.tick_rows import no_end
+from cronjobs.desk.store.workload import OFTEN_RELEASED
 from cronjobs.engine.rules.concurrency import in_the_past
 from cronjobs.engine.rules.ending import GAVE_UP
 from cronjobs.engine.rules.error_groups import class_and_text, says_class
@@ -261,7 +262,7 @@ def _happened(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
         sentences += _attempt_sentences(tuple(group), times)
     if job.released:
         last = job.attempt - (job.status == "running")
-        sentences.append((_last_claimed_at(job), _released(last, job.released)))
+        sentences.append((_last_claimed_at(job), _released(last, job.released, job.released_because)))
     return sentences
 
 
@@ -318,19 +319,18 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
     return sentences
 
 
-OFTEN_RELEASED: Final = 3
-
-
-def _released(last: int, count: int) -> str:
+def _released(last: int, count: int, because: str | None = None) -> str:
     """Return a sentence about *count* released claims. *last*: the number of the last of them.
 
-    The database has no reason for a release. A job that never begins, such as one whose own process does not have its
-    handler, is released again and again.
+    The database has a reason only for the job's last claim (*because*). A job that never begins, such as one whose own
+    process does not have its handler, is released again and again.
     """
     first = last - count + 1
     which = f"Attempt {last} was" if first == last else f"Attempts {first} to {last} were"
-    where = ' If a reason lay outside the job, the log names it ("job.not_begun").' if count >= OFTEN_RELEASED else ""
-    return f"{which} released before {'it' if first == last else 'they'} began.{where}"
+    said = ' If a reason lay outside the job, the log names it ("job.not_begun").' if count >= OFTEN_RELEASED else ""
+    if because:
+        said = f" The last reason: {one_line(because.rstrip().removesuffix('.'), 300)}."
+    return f"{which} released before {'it' if first == last else 'they'} began.{said}"
 
 
 def attempt_sentence(attempt: AttemptFacts, times: LocalTimes) -> str:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from cronjobs.desk.insight.finding import (
+    NAMED,
     Covered,
     Finding,
     Severity,
@@ -118,12 +119,16 @@ def work_findings(health: Health, settings: Settings, same: SameCause) -> Iterat
 def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Finding]:
     run = settings.run
     at_work = health.ticking(run.every)
-    no_process = _without_process(health, at_work)
+    kept = _kept_from_beginning(health, at_work)
     groups = [group for group in health.waiting.late if (group.queue, group.job_type) not in same.no_room]
     late = sum(group.late for group in groups) + health.waiting.more_late
     # An ack covers these queues and types, so a job of another queue or type that becomes late reopens the finding.
-    places = {(group.queue, group.job_type) for group in groups} | no_process.places
+    places = {(group.queue, group.job_type) for group in groups} | kept.places
     rows = tuple(sorted(f"{queue}/{job_type}" for queue, job_type in places))
+    since = min((at for at in (health.waiting.late_since, kept.since) if at is not None), default=None)
+    grew_at = max((at for at in (health.waiting.late_since, kept.grew_at) if at is not None), default=None)
+    command = "cronjobs jobs list --status queued"
+    found = Finding("late", "", since=since, command=command, rows=rows, grew_at=grew_at)
     # If no tick runs, jobs are late for that reason, and another finding reports it.
     if late and at_work:
         apart = [each.group for each in health.stranded]
@@ -134,41 +139,59 @@ def _late(health: Health, settings: Settings, same: SameCause) -> Iterator[Findi
         why = list(_why_stranded(health))
         if runnable:
             text += f" and {have} not started" if runnable == late else f", and {runnable:,} of them could run"
-            kept = why_none_starts(settings, at_work)
-            others = [group for group in could if (group.queue, group.job_type) not in no_process.places]
-            if kept:
-                why.insert(0, did_not_start("this host", kept))
-            elif others or health.waiting.more_late or not no_process.places:
+            causes = why_none_starts(settings, at_work)
+            others = [group for group in could if (group.queue, group.job_type) not in kept.places]
+            if causes:
+                why.insert(0, did_not_start("this host", causes))
+            elif others or health.waiting.more_late or not kept.places:
                 why.insert(0, _why_late(others, at_work, run.workers))
-        text = f"{text}: {'; '.join([*no_process.why, *why])}"
-        since = min((at for at in (health.waiting.late_since, no_process.since) if at is not None), default=None)
-        command = "cronjobs jobs list --status queued"
-        yield Finding("late", text, since=since, command=command, rows=rows, grew_at=health.waiting.late_since)
-    elif no_process.places:  # do not wait until the jobs are late: no later tick will start them
-        jobs = counted(no_process.jobs, "due job")
-        text = f"{jobs} {'has' if no_process.jobs == 1 else 'have'} not started: {'; '.join(no_process.why)}"
-        yield Finding("late", text, since=no_process.since, command="cronjobs jobs list --status queued", rows=rows)
-    for found in health.waiting.out_of_reach:
-        waits, options = wait_words(found.jobs, "due job"), ", ".join(found.options)
+        yield replace(found, text=f"{text}: {'; '.join([*kept.why, *why])}")
+    elif kept.places:  # do not wait until the jobs are late: no later tick will start them
+        text = f"{counted(kept.jobs, 'due job')} {'has' if kept.jobs == 1 else 'have'} not started"
+        yield replace(found, text=f"{text}: {'; '.join(kept.why)}")
+    for beyond in health.waiting.out_of_reach:
+        waits, options = wait_words(beyond.jobs, "due job"), ", ".join(beyond.options)
         text = (
-            f'{waits} in queue "{found.queue}", type {found.job_type}: the options of every tick exclude '
-            f"{'it' if found.jobs == 1 else 'them'}; all ticks ran with {options}"
+            f'{waits} in queue "{beyond.queue}", type {beyond.job_type}: the options of every tick exclude '
+            f"{'it' if beyond.jobs == 1 else 'them'}; all ticks ran with {options}"
         )
-        command = typed("cronjobs jobs list --queue", found.queue)
-        subject = f"{found.queue}/{found.job_type}"
-        yield Finding("out_of_reach", text, since=found.since, command=command, subject=subject)
+        command = typed("cronjobs jobs list --queue", beyond.queue)
+        subject = f"{beyond.queue}/{beyond.job_type}"
+        yield Finding("out_of_reach", text, since=beyond.since, command=command, subject=subject)
 
 
-class _WithoutProcess(NamedTuple):
-    """Due jobs whose processes the last ticks could not start: their queues and types, how many, why, since when."""
+class _KeptFromBeginning(NamedTuple):
+    """Due jobs that runners could not begin: their queues and types, how many, why, and since when, if known.
+
+    ``grew_at``: no later than when the oldest of them was released for the first time.
+    """
 
     places: frozenset[tuple[Any, Any]] = frozenset()
     jobs: int = 0
     why: tuple[str, ...] = ()
     since: datetime | None = None
+    grew_at: datetime | None = None
 
 
-def _without_process(health: Health, at_work: Sequence[Mapping[str, Any]]) -> _WithoutProcess:
+def _kept_from_beginning(health: Health, at_work: Sequence[Mapping[str, Any]]) -> _KeptFromBeginning:
+    """Return the long jobs whose processes the last ticks could not start, and the jobs that were released often."""
+    without = _without_process(health, at_work)
+    released = [each for each in health.waiting.released if at_work and each[:2] not in without.places]
+    why = (
+        f"runners released {counted(each.jobs, 'job')} of {each.job_type} before {'it' if each.jobs == 1 else 'they'} "
+        f"began, {each.times:,} times in a row; the last reason: {one_line(each.error, 200)}"
+        for each in released[:NAMED]
+    )
+    more = sum(each.jobs for each in released[NAMED:])
+    return without._replace(
+        places=without.places | {each[:2] for each in released},
+        jobs=without.jobs + sum(each.jobs for each in released),
+        why=(*without.why, *why, *([f"and {counted(more, 'job')} of other types"] if more else ())),
+        grew_at=min((each.created_at for each in released), default=None),
+    )
+
+
+def _without_process(health: Health, at_work: Sequence[Mapping[str, Any]]) -> _KeptFromBeginning:
     found = [
         (tick["host"], entry)
         for tick in at_work
@@ -185,7 +208,7 @@ def _without_process(health: Health, at_work: Sequence[Mapping[str, Any]]) -> _W
             f"{last} of host {host} could not start a process for {entry.get('job_type')}: {entry.get('error')} "
             "(see cron's mail or the log)"
         )
-    return _WithoutProcess(
+    return _KeptFromBeginning(
         frozenset((entry.get("queue"), entry.get("job_type")) for _, entry in found),
         max((sum(_jobs(entry) for of, entry in found if of == host) for host, _ in found), default=0),
         tuple(why),

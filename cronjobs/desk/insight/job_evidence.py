@@ -215,6 +215,7 @@ def job_facts(
             overrun_since=overrun_since(row.started_at, seconds(row.runner_s), around.now),
             attempts=tuple(attempts.get(row.id, ())),
             released=_released_last(row, attempts.get(row.id, ())),
+            released_because=_released_because(row, attempts.get(row.id, ())),
             doubtful=tuple(doubtful.get(row.id, ())),
             paused=paused[0] if waits and paused else None,
             limit=_limit(connection, stopped_by, row.concurrency_key) if stopped_by else None,
@@ -243,6 +244,13 @@ def _released_last(row: Any, attempts: Sequence[AttemptFacts]) -> int:
         return 0
     ended = row.attempts - (row.status == "running")
     return int(max(0, ended - (attempts[-1].number if attempts else 0)))
+
+
+def _released_because(row: Any, attempts: Sequence[AttemptFacts]) -> str | None:
+    """Return why the last claim was released. A release without a reason leaves the last attempt's error in the row."""
+    if row.status != "queued" or not _released_last(row, attempts) or None in (row.last_failed_at, row.started_at):
+        return None
+    return str(row.last_error or "") if row.last_failed_at >= row.started_at else None
 
 
 def _limit(connection: Connection, limit: Limit, key: str) -> str:

@@ -107,6 +107,7 @@ class QueueFacts:
     oldest_due_at: datetime | None = None
     late: list[LateGroup] = field(default_factory=list)  # without the groups in ``out_of_reach``
     late_since: datetime | None = None  # when the oldest late job became late
+    released: list[workload.OftenReleased] = field(default_factory=list)  # of known types, in queues without a pause
     unresolved: dict[str, int] = field(default_factory=dict)
     came: dict[str, datetime] = field(default_factory=dict)
     out_of_reach: list[BeyondOptions] = field(default_factory=list)
@@ -367,6 +368,12 @@ def what_waits(
     if late:
         first = min(late, key=lambda each: each.run_at)
         found.late_since = (workload.late_from(connection, first.queue, first.job_type, limit) or first.run_at) + limit
+    if waiting.put_off:
+        found.released = [
+            each
+            for each in workload.often_released(connection, limit, GROUPS)
+            if not found.of(each.queue).paused and judged.knows(each.job_type, since=each.created_at)
+        ]
     found.out_of_reach = out_of_reach(connection, late, now)
     beyond = {(each.queue, each.job_type) for each in found.out_of_reach}
     found.late = [each for each in late if (each.queue, each.job_type) not in beyond]

@@ -150,7 +150,7 @@ def jobs_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[An
           j.max_attempts, j.timeout_s, {columns_shown("locked_by")}, j.locked_until,
           {columns_shown("idempotency_key", "released_key", "concurrency_key", "schedule")}, j.scheduled_for,
           {columns_shown("last_error", "enqueued_by")}, j.cancel_requested_at, j.misfit_since, j.created_at,
-          j.started_at, j.finished_at,
+          j.started_at, j.finished_at, j.last_failed_at,
           CASE WHEN j.status = 'dead' AND j.dismissed_at >= j.finished_at THEN 1 ELSE 0 END AS dismissed,
           {KEY_OWNER} AS key_owner, {JOB_PROGRESS} AS progress,
           CASE WHEN j.status = 'running' THEN {RUNNER_S} END AS runner_s

@@ -31,6 +31,9 @@ _NOW_ONCE: Final = either(postgresql=f"(SELECT {NOW})", sqlite=NOW)
 _DUE_BY_TYPE: Final = _due(PLAIN)
 _DUE_BY_TYPE_TIMED: Final = _due(TIMED)
 
+_PUT_OFF_SECONDS: Final = either(
+    postgresql="extract(epoch FROM j.run_at - j.last_failed_at)", sqlite="(j.run_at - j.last_failed_at) / 1e6"
+)
 RUN_SECONDS: Final = either(
     postgresql="extract(epoch FROM r.finished_at - r.started_at)", sqlite="(r.finished_at - r.started_at) / 1e6"
 )
@@ -38,16 +41,21 @@ RUN_SECONDS: Final = either(
 MOST_QUEUES: Final = 1000  # list at most this many queues, and sum up the rest
 MOST_GROUPS: Final = 1000  # read at most this many groups of due jobs, by queue and type
 
+# A claim that is released this often, one time after the other, is no accident.
+OFTEN_RELEASED: Final = 3
+# True if the runner gave a reason when it released the last claim. The release then also put the job's due time off.
+_PUT_OFF: Final = f"j.status = 'queued' AND j.attempts >= {OFTEN_RELEASED} AND j.last_failed_at >= j.started_at"
+
 # Any enqueuer can invent queues and types, so no command lists all of them. The commands sum up the rest.
 _BY_QUEUE: Final = f"""
   WITH each AS (
     SELECT j.queue, count(*) AS waiting, count(*) FILTER (WHERE j.status = 'failed') AS failed,
       count(*) FILTER (WHERE j.run_at <= {_NOW_ONCE}) AS due,
-      min(j.run_at) FILTER (WHERE j.run_at <= {_NOW_ONCE}) AS run_at
+      min(j.run_at) FILTER (WHERE j.run_at <= {_NOW_ONCE}) AS run_at, count(*) FILTER (WHERE {_PUT_OFF}) AS put_off
     FROM {JOBS} j WHERE j.{WAITING} GROUP BY j.queue)
   SELECT queue, waiting, failed, due, run_at, count(*) OVER () AS queues, CAST(sum(waiting) OVER () AS bigint) AS waits,
     CAST(sum(failed) OVER () AS bigint) AS fails, CAST(sum(due) OVER () AS bigint) AS dues,
-    min(run_at) OVER () AS read_at
+    min(run_at) OVER () AS read_at, CAST(sum(put_off) OVER () AS bigint) AS put_offs
   FROM each ORDER BY (
     SELECT count(*) FROM {QUEUES} q WHERE q.name = each.queue AND q.max_waiting IS NOT NULL) DESC, waiting DESC, queue
   LIMIT :limit"""
@@ -69,13 +77,15 @@ class WaitingQueue(NamedTuple):
 class WaitingQueues(NamedTuple):
     """The capped queues and the fullest other queues, sorted by name.
 
-    ``others`` is the number of queues not listed, and ``in_others`` counts their jobs.
+    ``others`` is the number of queues not listed, and ``in_others`` counts their jobs. If ``put_off`` is 0, then
+    ``often_released`` finds nothing.
     """
 
     queues: list[WaitingQueue]
     others: int
     in_others: WaitingQueue
     oldest_due_at: datetime | None
+    put_off: int = 0
 
 
 def waiting_by_queue(connection: Connection) -> WaitingQueues:
@@ -92,7 +102,51 @@ def waiting_by_queue(connection: Connection) -> WaitingQueues:
     whole = rows[0]
     waiting, failed, due = (sum(getattr(each, what) for each in found) for what in ("waiting", "failed", "due"))
     rest = WaitingQueue("", whole.waits - waiting, whole.fails - failed, whole.dues - due, None)
-    return WaitingQueues(sorted(found), whole.queues - len(found), rest, whole.read_at)
+    return WaitingQueues(sorted(found), whole.queues - len(found), rest, whole.read_at, whole.put_offs)
+
+
+class OftenReleased(NamedTuple):
+    """Jobs of one queue and type whose claims runners released again and again, each time with a reason.
+
+    ``created_at`` is when the oldest of these jobs was made. ``times``: how often one of them was released in a row.
+    ``error`` is the last reason for one of them.
+    """
+
+    queue: str
+    job_type: str
+    jobs: int
+    created_at: datetime
+    times: int
+    error: str
+
+
+def often_released(connection: Connection, late: timedelta, limit: int) -> list[OftenReleased]:
+    """Return waiting jobs whose last claims were all released, grouped by queue and type, the largest groups first.
+
+    Each release put the due time off, so these jobs do not look late. Jobs that have been due for *late* are left out,
+    and so are jobs whose releases have put them off for less than *late*, as a deploy may do.
+    """
+    rows = run(
+        connection,
+        f"""
+        SELECT g.queue, g.job_type, g.jobs, g.created_at, g.times,
+          (SELECT substr(e.last_error, 1, :longest) FROM {JOBS} e WHERE e.id = g.newest) AS error
+        FROM (
+          SELECT queue, job_type, count(*) AS jobs, min(created_at) AS created_at, max(released) AS times,
+            max(id) AS newest
+          FROM (
+            SELECT j.id, j.queue, substr(j.job_type, 1, :longest) AS job_type, j.created_at,
+              {_PUT_OFF_SECONDS} AS put_off_s,
+              j.attempts - coalesce((SELECT max(r.attempt) FROM {JOB_RUNS} r WHERE r.job_id = j.id), 0) AS released
+            FROM {JOBS} j
+            WHERE j.{WAITING} AND {_PUT_OFF} AND j.run_at > {_LATE_BEFORE} AND j.created_at <= {_LATE_BEFORE}) AS each
+          WHERE released >= {OFTEN_RELEASED} AND released * put_off_s + :late_s > 0 GROUP BY queue, job_type) AS g
+        ORDER BY g.jobs DESC, g.queue, g.job_type LIMIT :limit""",
+        late_s=-late.total_seconds(),
+        longest=LONGEST,
+        limit=limit,
+    )
+    return [OftenReleased._make(row) for row in rows]
 
 
 # Known types come first, then the oldest jobs. So jobs that a stranger enqueues today cannot hide jobs that have waited

@@ -1,9 +1,12 @@
-"""A long job whose process cannot be started: all views give that as the reason, from the first tick on."""
+"""Jobs that runners cannot begin: all views give the reason. For a long job they do so from the first tick on."""
 
 from __future__ import annotations
 
+import errno
+import subprocess
 import threading
 from datetime import timedelta
+from typing import Any, NoReturn
 
 import pytest
 from support.explained import MINUTE, World, utc
@@ -11,6 +14,7 @@ from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 
+from cronjobs.engine.execution import handler
 from cronjobs.testing import FakeClock
 
 pytestmark = [pytest.mark.either, pytest.mark.parametrize("clock", [FakeClock], indirect=True)]
@@ -73,3 +77,44 @@ def test_history_shows_from_when_to_when(failing: World) -> None:
 def test_it_is_over_when_nothing_waits_any_more(failing: World) -> None:
     failing.cronjobs("jobs", "cancel", "1", "--yes")
     assert failing.cronjobs("status", "--json").json["findings"] == []
+
+
+# --- jobs that fit into a tick ----------------------------------------------------------------------------------------
+
+
+def refuse(*_: Any, **__: Any) -> NoReturn:
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
+REASON = "Resource temporarily unavailable"
+
+
+@pytest.mark.parametrize(
+    ("job_type", "what"), [("t.command", (subprocess, "Popen")), ("t.work", (handler, "captured"))]
+)
+def test_a_job_that_is_released_again_and_again_is_late_although_each_release_puts_it_off(
+    world: World, monkeypatch: pytest.MonkeyPatch, job_type: str, what: tuple[Any, str]
+) -> None:
+    world.file(more='job_types: {t.command: {command: ["true"]}}\n')
+    world.tick(BEGIN - MINUTE)
+    world.cronjobs("enqueue", job_type)
+    with monkeypatch.context() as patch:
+        patch.setattr(*what, refuse)
+        world.ticks(BEGIN, BEGIN + 2 * MINUTE)
+        assert world.cronjobs("status", "--json").json["findings"] == []  # twice may be a coincidence
+        world.ticks(BEGIN + 3 * MINUTE, BEGIN + 8 * MINUTE)
+    [late] = world.cronjobs("status", "--json").json["findings"]
+    assert (late["key"], late["rows"]) == ("late", [f"default/{job_type}"])
+    assert f"has not started: runners released 1 job of {job_type} before it began, 5 times in a row" in late["text"]
+    assert REASON in late["text"]
+    assert world.cronjobs("ack", "late", "--reason", "the host is too small").code == 0
+    assert world.cronjobs("check", "--live").code == 0
+    told = world.ask("1")
+    assert "Attempts 1 to 5 were released before they began. The last reason: " in told
+    assert REASON in told
+    world.cronjobs("pause", "--queue", "default")
+    assert not [each for each in world.cronjobs("status", "--json").json["findings"] if each["kind"] == "late"]
+    world.cronjobs("resume", "--queue", "default")
+    world.ticks(BEGIN + 9 * MINUTE, BEGIN + 10 * MINUTE)
+    assert world.cronjobs("status", "--json").json["findings"] == []
+    assert "The last reason" not in world.ask("1")
