@@ -2670,6 +2670,13 @@ MUTANTS = (
         (GIVEN_UP,),
     ),
     Mutant(
+        "a runner that lost the database counts as crashed",
+        "cronjobs/engine/tick/recovery.py",
+        " and not self._lost_database(expired.job)",
+        "",
+        ("tests/desk/database/test_crashing_types.py",),
+    ),
+    Mutant(
         "a job that is released again and again is never late",
         "cronjobs/desk/insight/waiting.py",
         "if waiting.put_off:",

@@ -39,6 +39,7 @@ class Host:
         fire_schedules: bool = True,
         run_by_cron: Sequence[str] = (),
         whole_s: float | None = None,
+        unrecorded_before: Sequence[dict[str, str]] = (),
         **limits: Any,
     ) -> Result:
         here = Identity.here()
@@ -57,6 +58,7 @@ class Host:
             fire_schedules=fire_schedules,
             run_by_cron=run_by_cron,
             whole_s=whole_s,
+            unrecorded_before=unrecorded_before,
         ).run()
 
     def said(self, name: str) -> list[events.Event]:

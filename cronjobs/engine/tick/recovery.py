@@ -21,7 +21,7 @@ from cronjobs.engine.store.ticks import Overview
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.engine.tick.runners import Runners, before_a_reboot, lease_is_wrong, sort_runners
 from cronjobs.errors import DatabaseError
-from cronjobs.model import Lost, Released, RetryPolicy
+from cronjobs.model import Job, Lost, Released, RetryPolicy
 
 RECOVER_BATCH: Final = 200
 
@@ -96,13 +96,21 @@ class Recovery:
         self._record_deaths()
 
     def _note_death(self, expired: Expired, end: Decided) -> None:
-        """Note the job type of a lost attempt that ran in the process of its runner, if that runner may be dead."""
+        """Note the job type of a lost attempt that ran in its runner's process, if that runner may have crashed."""
         runner = expired.job.locked_by or ""
         died = runner in self.runners.dead or is_gone(runner, self.tick.identity) is None
-        if died and isinstance(end.finished.outcome, Lost) and _policy_of(expired).in_thread:
+        crashed = died and not self._lost_database(expired.job)
+        if crashed and isinstance(end.finished.outcome, Lost) and _policy_of(expired).in_thread:
             # If several attempts of a type are found together, count one death, because switching a machine off ends
             # all of its attempts at once.
             self.deaths[expired.job.job_type] = runner
+
+    def _lost_database(self, job: Job) -> bool:
+        """Return whether ticks of this host lost the database after *job* was claimed, so that its runner may have."""
+        if job.started_at is None:
+            return False
+        ended = (datetime.fromisoformat(each["until"]) for each in self.tick.unrecorded_before)
+        return any(at >= job.started_at for at in ended)
 
     def _record_deaths(self) -> None:
         """Record the deaths in a separate transaction, so that a lock on these rows cannot delay settling attempts."""

@@ -147,8 +147,8 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def die(host: Host, tick: str, *job_types: str, boot: str = "boot") -> None:
-    """A tick takes a job of each type, dies, and is found."""
+def die(host: Host, tick: str, *job_types: str, boot: str = "boot", without_database: bool = False) -> None:
+    """A tick takes a job of each type, dies, and is found. It may have died because it lost the database."""
     ids = [put(host.database, job_type=name, queue="held", max_attempts=99) for name in job_types]
     types = load(host.settings)
     with host.database.write() as connection:
@@ -159,8 +159,11 @@ def die(host: Host, tick: str, *job_types: str, boot: str = "boot") -> None:
         )
         claimed = claim(connection, limit=9, locked_by=runner(tick, boot), lease=MINUTE, admission=admission).jobs
     assert {job.id for job in claimed} >= set(ids)
+    began = host.database.clock.now()
     host.database.clock.advance(2 * MINUTE)  # type: ignore[attr-defined]
-    host.tick(queue="none")  # this tick recovers jobs and runs none
+    outage = {"since": began.isoformat(), "until": (began + MINUTE).isoformat(), "why": "cannot be reached"}
+    # This tick recovers jobs and runs none.
+    host.tick(queue="none", unrecorded_before=[outage] if without_database else [])
 
 
 def crashing_now(host: Host) -> list[str]:
@@ -180,6 +183,15 @@ def test_the_second_runner_that_dies_with_it_is_enough(host: Host, apart: list[s
     host.tick(50, queue="other")
     assert apart == ["pay.tries"]
     assert sorted(ran) == ["pay.single", "pay.tries"]
+
+
+def test_a_runner_that_lost_the_database_did_not_crash(host: Host) -> None:
+    die(host, "first", "pay.tries", without_database=True)
+    die(host, "second", "pay.tries")
+    die(host, "third", "pay.tries", without_database=True)
+    assert crashing_now(host) == []
+    die(host, "fourth", "pay.tries")
+    assert crashing_now(host) == ["pay.tries"]
 
 
 def test_the_two_may_not_be_of_different_boots(host: Host) -> None:
