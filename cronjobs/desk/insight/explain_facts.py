@@ -224,6 +224,8 @@ class TypeFacts:
     file_fault: str | None = None  # what is wrong with the type's entry in that configuration
     # Whether this command could load everything that this host's ticks recorded as not loaded.
     loads_only_here: bool = False
+    # If no host can run the type: the schedules that used it before the file lost them.
+    removed_schedules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

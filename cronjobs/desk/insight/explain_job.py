@@ -43,6 +43,7 @@ from cronjobs.desk.insight.explain_phrases import (
     triggered,
     who,
 )
+from cronjobs.desk.insight.finding import no_longer_in_file, several
 from cronjobs.desk.insight.formatting import LocalTimes, counted, long_jobs_off
 from cronjobs.desk.insight.judged_types import FIXED_OR_ENVIRONMENT
 from cronjobs.desk.insight.kept_from_starting import did_not_start
@@ -635,6 +636,9 @@ def type_reasons(facts: TypeFacts, times: LocalTimes) -> list[str]:
             )
             had = f"no tick that loaded handlers has known this type{since} ({last})"
         reasons.append(f'no host that ticks can run type "{name(facts.name)}": {had}')
+    if facts.removed_schedules:
+        names = [name(each) for each in facts.removed_schedules]
+        reasons.append(no_longer_in_file(several(names), len(names)))
     if facts.here is False:
         other = ""
         # A tick loaded the type, although this configuration lacks it: that tick ran on another host, with another

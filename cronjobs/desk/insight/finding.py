@@ -151,6 +151,12 @@ def waits_for_handler(job_type: str, jobs: int) -> str:
     return f"{wait_words(jobs, 'job')} for a handler of type {job_type}, which this project does not have"
 
 
+def no_longer_in_file(names: str, count: int) -> str:
+    """Return advice about the waiting jobs of an unknown type, if the *count* schedules *names* had used it."""
+    which, them = ("schedule", "it") if count == 1 else ("schedules", "them")
+    return f"the file no longer has {which} {names}, which used it: put {them} back, or cancel the waiting jobs"
+
+
 def typed(command: str, *names: str) -> str:
     """Return a command to type, with *names* quoted for a shell."""
     return " ".join([command, *map(shlex.quote, names)])

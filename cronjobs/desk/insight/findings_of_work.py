@@ -14,6 +14,7 @@ from cronjobs.desk.insight.finding import (
     Finding,
     Severity,
     given_up_text,
+    no_longer_in_file,
     several,
     typed,
     wait_words,
@@ -271,6 +272,8 @@ def _unknown_type(job_type: str, health: Health) -> Finding:
     why = f'no handler or command "{job_type}" is registered here'
     if health.judged_by_ticks:
         why = f'no host that ticks has a handler or command "{job_type}"'
+    if removed := health.removed_schedules.get(job_type):
+        why += f"; {no_longer_in_file(several(removed), len(removed))}"
     text = f"{' and '.join(waiting_words(count, names))}: {why}"
     return Finding(
         "unresolved",

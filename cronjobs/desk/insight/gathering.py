@@ -19,6 +19,7 @@ from cronjobs.desk.insight.slow_types import slow_types
 from cronjobs.desk.insight.waiting import stranded, what_waits
 from cronjobs.desk.insight.watched import last_ticking, silent_hosts, ticking, watch
 from cronjobs.desk.store import workload
+from cronjobs.desk.store.explaining import removed_schedules
 from cronjobs.desk.store.failing_types import failing_types
 from cronjobs.desk.store.schedule_health import next_to_fire, survey
 from cronjobs.engine.config.settings import Settings
@@ -62,6 +63,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         stranded=stranded(connection, waiting.late, at_work, last_ticks),
         judged_by_ticks=judged.ticks is not None,
         unknown_schedules=without_type,
+        removed_schedules=removed_schedules(connection, waiting.unresolved) if waiting.unresolved else {},
         unknown_since=since,
         gone=gone,
         failing_types=failing_types(connection) if any(queue.failed for queue in waiting.queues.values()) else [],

@@ -48,6 +48,8 @@ class Health:
     judged_by_ticks: bool = False
     # Maps each unknown type to its active schedules.
     unknown_schedules: dict[str, list[str]] = field(default_factory=dict)
+    # Maps each unknown type to the schedules that used it before the file lost them. No active schedule uses the type.
+    removed_schedules: dict[str, list[str]] = field(default_factory=dict)
     # Maps each unknown type to the time since which its work has waited.
     unknown_since: dict[str, datetime] = field(default_factory=dict)
     # Maps each unknown type to the time when a tick first lacked the type.

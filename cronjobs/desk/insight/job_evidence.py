@@ -458,6 +458,9 @@ def type_facts(connection: Connection, job_type: str, settings: Settings, types:
         not_loaded_here=tuple((where, here[where]) for where in causes if as_noted(where, here[where]) not in listed),
         file_fault="; ".join(map(str, problems)) or None,
         loads_only_here=bool(recorded_here) and job_type in types.types and recorded_here.isdisjoint(here),
+        removed_schedules=(
+            () if known else tuple(explaining.removed_schedules(connection, [job_type]).get(job_type, ()))
+        ),
     )
 
 

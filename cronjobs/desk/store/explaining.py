@@ -227,6 +227,21 @@ def schedules_of_type(connection: Connection, job_type: str) -> list[str]:
     )
 
 
+def removed_schedules(connection: Connection, job_types: Collection[str]) -> dict[str, list[str]]:
+    """Map each of these types to the retired schedules that used it, unless an active schedule uses it."""
+    rows = run(
+        connection,
+        f"""
+        SELECT coalesce({PRESENT_TYPE}, s.name) AS job_type, s.name FROM {SCHEDULES} s
+        WHERE s.status = 'retired' AND coalesce({PRESENT_TYPE}, s.name) {AMONG_NAMES} ORDER BY s.name""",
+        names=sorted(job_types),
+    ).all()
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        found.setdefault(row.job_type, []).append(row.name)
+    return {job_type: names for job_type, names in found.items() if not schedules_of_type(connection, job_type)}
+
+
 # --- ticks ------------------------------------------------------------------------------------------------------------
 
 

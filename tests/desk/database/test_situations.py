@@ -607,6 +607,30 @@ def test_a_type_that_nobody_knows(world: World) -> None:
     assert alarm(world) == 1
 
 
+@pytest.mark.parametrize(
+    ("more", "schedule", "job_type"),
+    [
+        ("", 'cron: "0 0 1 1 *", command: ["true"]', "s"),
+        ('job_types: {a.command: {command: ["true"]}}\n', 'cron: "0 0 1 1 *", job: a.command', "a.command"),
+    ],
+)
+def test_a_type_that_was_removed_with_its_schedule(world: World, more: str, schedule: str, job_type: str) -> None:
+    kept = f"{more}schedules:\n  s: {{{schedule}}}\n  kept: {{cron: '0 0 1 1 *', job: t.work}}\n"
+    world.file(kept)
+    world.tick(utc("2026-03-02T08:00:50"))
+    assert world.cronjobs("trigger", "s").code == 0
+    world.file(kept="cron: '0 0 1 1 *'")
+    world.ticks(utc("2026-03-02T08:01:10"), utc("2026-03-02T08:21:10"), every=10 * MINUTE)
+    why = "the file no longer has schedule s, which used it: put it back, or cancel the waiting jobs"
+    said = f'1 due job waits: no host that ticks has a handler or command "{job_type}"; {why}'
+    assert found(world) == {f"unresolved:{job_type}": said}
+    assert why in world.ask("1")
+    assert why in world.ask("--type", job_type)
+    world.file(kept)
+    world.tick(utc("2026-03-02T08:22:10"))
+    assert found(world) == {}
+
+
 def test_a_type_whose_entry_is_broken(world: World) -> None:
     world.file('job_types: {t.ok: {command: ["true"], timeout: never}}\n')
     job_id = put(world.database, job_type="t.ok")
