@@ -8,6 +8,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
 from datetime import timedelta
+from types import FrameType
 from typing import Any, Final, NoReturn
 
 from cronjobs.engine.command.printing import complain, is_terminal
@@ -50,15 +51,18 @@ def _limited(budget: timedelta) -> Iterator[None]:
         yield
         return
 
-    def give_up(*_: object) -> NoReturn:
-        raise ImportTimeout(f"the import did not end within {duration_text(budget)} (run.budget)")
+    def give_up(_: int, frame: FrameType | None) -> NoReturn:
+        raise ImportTimeout(f"the import did not end within {duration_text(budget)} (run.budget){_place_of(frame)}")
 
-    def report(*_: object) -> None:
+    def report(_: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGALRM, give_up)
         signal.setitimer(signal.ITIMER_REAL, max(0.1, budget.total_seconds() - SLOW_IMPORT_S), 1.0)
         if is_terminal("stderr"):
             with suppress(RuntimeError):  # the module was printing at this moment
-                complain(f"still importing the handlers, for at most {duration_text(budget)} (run.budget)")
+                complain(
+                    f"still importing the handlers, for at most {duration_text(budget)} (run.budget); Ctrl-C ends this "
+                    f"command{_place_of(frame)}"
+                )
 
     before = signal.signal(signal.SIGALRM, report)
     signal.setitimer(signal.ITIMER_REAL, SLOW_IMPORT_S)
@@ -67,6 +71,15 @@ def _limited(budget: timedelta) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def _place_of(frame: FrameType | None) -> str:
+    """Return where the innermost module is whose import has not ended, as text to append to a sentence, or ""."""
+    while frame is not None and frame.f_code is not known_types.__code__:
+        if frame.f_code.co_name == "<module>":
+            return one_line(f"; the import is at {frame.f_code.co_filename}, line {frame.f_lineno}", 500)
+        frame = frame.f_back
+    return ""
 
 
 def users_code() -> AbstractContextManager[object]:

@@ -55,8 +55,9 @@ def status(
     "jobs retry" and "jobs dismiss". Then come the schedules, worst first. For each schedule, the screen shows its last
     result, how long that run took, the usual duration (the median, if at least 20 runs succeeded) and the last 20 runs.
     The command works even while the file is broken or handlers cannot be imported. It waits for the import of the
-    handlers, but at most as long as a tick may take (run.budget). The command only reads, and its exit code is 0
-    whatever it finds. Times are those of the database's clock.
+    handlers, but at most as long as a tick may take (run.budget), and on a terminal it says after 5 s which module it
+    waits for. The command only reads, and its exit code is 0 whatever it finds. Times are those of the database's
+    clock.
     """
     if every is not None and not (watch and 0.1 <= every <= 86_400):
         raise UsageError(

@@ -191,19 +191,25 @@ def test_no_module_ends_the_check(project: Project, module: str) -> None:
 
 
 @pytest.mark.parametrize("caught", ["Nobody", "Exception"])
-def test_an_import_that_hangs_ends_when_a_tick_would_end(
-    project: Project, monkeypatch: pytest.MonkeyPatch, caught: str
+def test_an_import_that_hangs_ends_when_a_tick_would_end_and_says_where_it_was(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caught: str
 ) -> None:
     hangs = f"import time\nclass Nobody(Exception): pass\nwhile True:\n  try: time.sleep(60)\n  except {caught}: pass\n"
     project.write("", "")
-    (project.folder / "hangs.py").write_text(hangs)
+    (project.folder / "hangs.py").write_text("import vendor\n")
+    (project.folder / "vendor.py").write_text(hangs)
     settings = load(project.folder / "cronjobs.yaml", environ={})
     monkeypatch.syspath_prepend(project.folder)
     monkeypatch.setattr(known_types, "SLOW_IMPORT_S", 0.1)
+    monkeypatch.setattr(known_types, "is_terminal", lambda _: True)
     run = replace(settings.run, budget=timedelta(seconds=0.2))
     known = known_types.known_types(replace(settings, run=run, imports=("hangs",)))
     [fault] = [each for each in known.faults if each.where == "module hangs"]
-    assert fault.what == "cannot be imported: ImportTimeout: the import did not end within 200ms (run.budget)"
+    where = f"; the import is at {project.folder}/vendor.py, line "
+    ended = f"ImportTimeout: the import did not end within 200ms (run.budget){where}"
+    assert fault.what.startswith(f"cannot be imported: {ended}")
+    told = f"still importing the handlers, for at most 200ms (run.budget); Ctrl-C ends this command{where}"
+    assert told in capsys.readouterr().err
     assert not any(signal.getitimer(signal.ITIMER_REAL))
 
 
