@@ -275,6 +275,15 @@ class DoubtfulEffect:
 
 
 @dataclass(frozen=True)
+class DoneEffect:
+    """An effect that was recorded as done. The attempt ``attempt`` was the last to begin the effect."""
+
+    key: str
+    attempt: int
+    recorded_at: datetime
+
+
+@dataclass(frozen=True)
 class JobFacts:
     """A job's row and history. ``most``: how many tries the job has, or None if only the handler sets the number."""
 
@@ -303,6 +312,7 @@ class JobFacts:
     cancel_requested_at: datetime | None = None
     dismissed: bool = False  # whether the job is dead and was dismissed
     doubtful: tuple[DoubtfulEffect, ...] = ()
+    done: tuple[DoneEffect, ...] = ()  # if the job is dead or cancelled: effects that it has recorded as done
     # The key of an unsettled effect that the dead job died of, or that the job began before it was cancelled.
     unsettled: str | None = None
     # If the job did not succeed: later runs of its schedule that were triggered by hand, newest first.

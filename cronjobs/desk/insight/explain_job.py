@@ -15,6 +15,7 @@ from typing import Final
 from cronjobs.desk.insight.explain_facts import (
     AttemptFacts,
     AuditEntry,
+    DoneEffect,
     DoubtfulEffect,
     Explanation,
     JobFacts,
@@ -239,9 +240,12 @@ def job_sentences(job: JobFacts, times: LocalTimes, around: Now, after: datetime
         later = tuple(each for each in job.attempts if each.finished_at > after)
         acts = tuple(pair for pair in job.acts if pair[1].at > after)
         doubtful = tuple(effect for effect in job.doubtful if effect.begun_at > after)
+        done = tuple(effect for effect in job.done if effect.recorded_at > after)
         tries = tuple(each for each in job.late_tries if each.begun_at > after)
         released = job.released if _last_claimed_at(job) > after else 0
-        then = replace(job, attempts=later, acts=acts, doubtful=doubtful, late_tries=tries, released=released)
+        then = replace(
+            job, attempts=later, acts=acts, doubtful=doubtful, done=done, late_tries=tries, released=released
+        )
         return [*in_order(_happened(then, times)), *_state(job, times, around)]
     return [*in_order([*_late_begin(job, times), *_happened(job, times)]), *_state(job, times, around)]
 
@@ -258,6 +262,8 @@ def _happened(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
         sentences.append((job.held[0], f"It was held back: {pause(job.held[1], times)}."))
     sentences += [(effect.begun_at, _doubtful(effect, times)) for effect in job.doubtful]
     sentences += [(each.begun_at, said) for each in job.late_tries for said in _late_try(job, each, times)]
+    settled = {act.settled[0] for _, act in job.acts if act.settled is not None}
+    sentences += [(each.recorded_at, _done_effect(each, times)) for each in job.done if each.key not in settled]
     instants = sorted(at for at, _ in acts)
     for _, group in groupby(job.attempts, key=lambda each: bisect_left(instants, each.finished_at)):
         sentences += _attempt_sentences(tuple(group), times)
@@ -281,6 +287,12 @@ def _late_try(job: JobFacts, late_try: LateTry, times: LocalTimes) -> list[str]:
     what = f"Attempt {late_try.number}"
     said = started(what, late_try.due_at, late_try.begun_at, times, by_hand=late_try.by_hand)
     return [*_passed_over(job, times), f"{said}{': ' if why else ''}{'; '.join(why)}."]
+
+
+def _done_effect(effect: DoneEffect, times: LocalTimes) -> str:
+    of = f"The effect {one_line(effect.key, 600)}, which attempt {effect.attempt} began,"
+    again = "a retry does not repeat it, but does what the handler does after it"
+    return f"{of} was recorded as done at {times.clock(effect.recorded_at)}: {again}."
 
 
 def _doubtful(effect: DoubtfulEffect, times: LocalTimes) -> str:

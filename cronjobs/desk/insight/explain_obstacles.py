@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from cronjobs.desk.insight.explain_facts import AwaitedJob, JobFacts, OnlyElsewhere
+from cronjobs.desk.insight.explain_facts import AwaitedJob, DoneEffect, JobFacts, OnlyElsewhere
 from cronjobs.desk.insight.job_evidence import unless_it_waited_for
 from cronjobs.desk.insight.jobs_ahead import Place, claimed_by_ticks, jobs_ahead
 from cronjobs.desk.insight.stopped_jobs import unsettled_effect
@@ -23,18 +23,23 @@ from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.engine.store.concurrency import running_by_key
-from cronjobs.engine.store.effects import unknown_of
+from cronjobs.engine.store.effects import done_by, unknown_of
 from cronjobs.engine.store.job_types import present_types, remembered
 from cronjobs.engine.store.not_started import lanes_due
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import last_ticks
 from cronjobs.model import Status
 
+EFFECTS_NAMED: Final = 5
+
 
 def with_obstacles(
     connection: Connection, job: JobFacts, settings: Settings, types: Callable[[], JobTypes]
 ) -> JobFacts:
-    """Return *job* with the reasons why it does not start."""
+    """Return *job* with the reasons why it does not start, or with what it had done before it died or was cancelled."""
+    if job.status in (Status.DEAD, Status.CANCELLED) and job.attempt:
+        rows = done_by(connection, job.id, EFFECTS_NAMED)
+        job = replace(job, done=tuple(DoneEffect(row.key, row.attempt, row.recorded_at) for row in rows))
     if job.status == Status.DEAD:
         # Name the effect that the job died of, or else another effect of the job with an unknown outcome.
         last = job.attempts[-1] if job.attempts else None

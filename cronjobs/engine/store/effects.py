@@ -201,6 +201,22 @@ def unknown_of(connection: Connection, job_ids: Collection[int]) -> dict[int, st
     return {row.job_id: row.key for row in rows}
 
 
+def done_by(connection: Connection, job_id: int, most: int) -> Sequence[Row[Any]]:
+    """Return the first *most* effects, by when they began, that the job has recorded as done, without its steps.
+
+    Each row has key, attempt and recorded_at.
+    """
+    return run(
+        connection,
+        f"""SELECT e.key, e.attempt, e.recorded_at FROM {EFFECTS} e
+           WHERE e.job_id = :job_id AND e.state = 'recorded' AND e.key NOT LIKE CAST(:steps AS text)
+           ORDER BY e.begun_at, e.key LIMIT :most""",
+        job_id=job_id,
+        steps=STEPS,
+        most=most,
+    ).all()
+
+
 def performed_by(connection: Connection, job_ids: Collection[int]) -> dict[int, str]:
     """Return the jobs among *job_ids* that are performing an effect now, each with the key of one such effect.
 

@@ -428,6 +428,32 @@ def test_a_waiting_job_names_its_unknown_effect(world: World) -> None:
     assert "pay:7 happened" not in " ".join(world.ask("1").steady)
 
 
+@pytest.mark.parametrize("end", ["cancelled", "dead"])
+def test_a_job_that_did_not_succeed_names_the_effect_that_it_had_done(world: World, end: str) -> None:
+    """The effect was done, and what the handler books after it was not."""
+    a_night(world)
+
+    def charge() -> None:
+        at = world.clock.now()
+        done = {"attempt": 1, "state": "recorded", "begun_at": at, "recorded_at": at}
+        with world.database.write() as connection:
+            connection.execute(insert(tables.effects).values(key="pay:7", job_id=1, **done))
+            connection.execute(insert(tables.effects).values(key="job:1:step:render", job_id=1, **done))
+        if end == "dead":
+            raise GiveUp("the ledger is closed")
+        with world.database.write() as connection:
+            operating.cancel(connection, [1], OperatorAction("cancel", "ada", "alpha", None))
+        raise RuntimeError("stopped")
+
+    world.plan = [charge]
+    world.tick(utc("2026-11-20T07:15:12"))
+    told = world.ask("1")
+    assert told.verdict == end
+    said = "The effect pay:7, which attempt 1 began, was recorded as done at 02:15:12: a retry does not repeat it, but"
+    assert [each for each in told.steady if "effect" in each] == [f"{said} does what the handler does after it."]
+    assert said in world.ask("nightly-report", "--at", "02:15")
+
+
 def test_an_effect_that_was_skipped_may_never_have_happened(world: World) -> None:
     a_night(world)
 
