@@ -2628,6 +2628,13 @@ MUTANTS = (
         (f"{NOT_RUN}::test_a_missed_run_behind_thousands_that_gave_way_is_found_in_a_few_statements",),
     ),
     Mutant(
+        "a success because of which others were skipped does not end the search",
+        "cronjobs/desk/store/status_facts.py",
+        "c.outcome = 'skipped' AND c.job_id IS NOT NULL AND",
+        "c.job_id IS NOT NULL AND",
+        (f"{NOT_RUN}::test_a_success_between_them_ends_the_search_although_others_gave_way_to_it_too",),
+    ),
+    Mutant(
         "status looks at the first schedules in doubt",
         "cronjobs/desk/insight/run_watch.py",
         "        for first in range(0, len(ids), ASKED_AT_ONCE):",

@@ -139,7 +139,7 @@ def _further_back(
     """Read rows older than *rows*, back to a row that decides whether something did not run."""
     more: list[OccurrenceResult] = []
     page = list(rows)
-    known: set[int] = set()  # jobs whose other rows add nothing
+    known: set[int] = set()  # jobs because of which any number of occurrences may have been skipped
     for _ in range(PAGES):
         judged = standing(page, head, now, grace)
         known |= {entry.job.id for entry in judged.not_run if entry.job is not None}
@@ -155,7 +155,7 @@ def _further_back(
 def _is_well(row: OccurrenceResult, head: JobNow | None, now: datetime, grace: timedelta) -> bool:
     """Return whether all is well with this row's job, or the row has no job.
 
-    If all is well with the job, the job's other rows need not be checked either.
+    If all is well with the job, then occurrences that were skipped because of it need not be checked either.
     """
     if row.ran_early:
         return False

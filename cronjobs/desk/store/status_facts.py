@@ -131,15 +131,16 @@ def further_back(
 ) -> list[OccurrenceResult]:
     """Return a schedule's newest *rows* ledger rows from before *before*, newest first.
 
-    Rows of the jobs in *but* are left out, and so are rows that a pause skipped. A schedule that is due every minute
-    may have a hundred thousand such rows, but each costs only one comparison.
+    Occurrences that were skipped because of a job in *but* are left out, and so are those that a pause skipped. A
+    schedule that is due every minute may have a hundred thousand such rows, but each costs only one comparison. The row
+    of the job itself stays, because it may be the last success.
     """
     ledger = run(
         connection,
         f"""
         SELECT c.schedule_id, c.first_for, c.last_for, c.outcome, c.reason, c.decided_at, c.job_id, c.count
         FROM {OCCURRENCES} c WHERE c.schedule_id = :schedule_id AND c.last_for < :before
-          AND (c.job_id IS NULL OR NOT c.job_id {AMONG_IDS})
+          AND NOT (c.outcome = 'skipped' AND c.job_id IS NOT NULL AND c.job_id {AMONG_IDS})
           AND NOT (c.outcome = 'skipped' AND c.job_id IS NULL AND substr(coalesce(c.reason, ''), 1, 6) = 'paused')
         ORDER BY c.last_for DESC LIMIT :most""",
         schedule_id=schedule_id,

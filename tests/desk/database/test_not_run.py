@@ -92,10 +92,13 @@ def test_a_missed_run_behind_thousands_that_gave_way_is_found_in_a_few_statement
     assert len(seen) <= len(usual) + 5
 
 
-def test_a_success_between_them_ends_the_search(world: World) -> None:
+@pytest.mark.parametrize("pruned", [False, True])
+def test_a_success_between_them_ends_the_search_although_others_gave_way_to_it_too(world: World, pruned: bool) -> None:
     [schedule] = world.schedules(1)
-    job, done = world.running(), world.job(status="succeeded", finished_at=world.now)
-    world.ledger(schedule, *((minute * MINUTE, "skipped", job) for minute in range(1, 200)))
+    job = world.running()
+    done = 4711 if pruned else world.job(status="succeeded", finished_at=world.now)
+    world.ledger(schedule, *((minute * MINUTE, "skipped", job) for minute in range(1, 100)))
+    world.ledger(schedule, *((minute * MINUTE, "skipped", done) for minute in range(100, 300)))
     world.ledger(schedule, (300 * MINUTE, "enqueued", done), (400 * MINUTE, "missed", None))
     assert world.found() == {}
 
