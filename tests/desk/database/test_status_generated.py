@@ -211,10 +211,15 @@ def watched_one_by_one(connection: Connection, health: Health, every: list[store
         rows = connection.execute(ledger.order_by(tables.occurrences.c.last_for.desc())).all()
         if not rows or (rows[0].last_for <= health.now and happened(rows[0], jobs).went_well and not retries):
             continue
-        every_row = [happened(row, jobs) for row in rows if row.last_for <= health.now]
-        if past := every_row[:RUNS_LOOKED_AT]:
+        past = rows_that_decide(
+            [happened(row, jobs) for row in rows if row.last_for <= health.now],
+            head_of(schedule, jobs),
+            health.now,
+            grace_of(schedule),
+        )
+        if past:
             lately[schedule.id] = past
-        if found := without_its_runs(connection, schedule, every_row, jobs, health.now):
+        if found := without_its_runs(connection, schedule, past, jobs, health.now):
             not_run[schedule.name] = found
 
     def triggered(name: str) -> list[ByHand]:
@@ -250,20 +255,28 @@ def without_its_runs(
     jobs: dict[int, Any],
     now: datetime,
 ) -> tuple[UnrunOccurrences, ...]:
-    grace = grace_of(schedule)
-    mine = [job for job in jobs.values() if job.schedule == schedule.name and job.finished_at is None]
-    first = min(mine, key=lambda job: (job.status != "running", job.id), default=None)
-    head = None if first is None else job_now(first)
     covered = None
     for _ in range(2):
-        judged = standing(rows[:RUNS_LOOKED_AT], head, now, grace, covered)
-        if not judged.certain and not judged.ended:
-            judged = standing(rows, head, now, grace, covered)
+        judged = standing(rows, head_of(schedule, jobs), now, grace_of(schedule), covered)
         found = tuple(each for each in judged.not_run if each.why not in SAID_ELSEWHERE)
         if not found:
             break
         covered = run_by_hand(connection, schedule, jobs, now, judged.not_run)
     return found
+
+
+def rows_that_decide(
+    rows: list[OccurrenceResult], head: JobNow | None, now: datetime, grace: timedelta
+) -> list[OccurrenceResult]:
+    """The newest rows, and all rows if the newest do not decide. Every finding about the schedule is about these."""
+    judged = standing(rows[:RUNS_LOOKED_AT], head, now, grace)
+    return rows[:RUNS_LOOKED_AT] if judged.certain or judged.ended else rows
+
+
+def head_of(schedule: store.StoredSchedule, jobs: dict[int, Any]) -> JobNow | None:
+    mine = [job for job in jobs.values() if job.schedule == schedule.name and job.finished_at is None]
+    first = min(mine, key=lambda job: (job.status != "running", job.id), default=None)
+    return None if first is None else job_now(first)
 
 
 def grace_of(schedule: store.StoredSchedule) -> timedelta:
@@ -333,6 +346,12 @@ def job_now(job: Any) -> JobNow:
 def waiting_one_by_one(connection: Connection, settings: Settings, health: Health) -> Health:
     judged, late = judged_types(connection, settings.run.every, JobTypes()), watched.late_after(settings.run.every)
     in_force = store.pauses_in_force(connection)
+    # Jobs are not late merely because of a pause that has just ended. The pause of everything has the name "".
+    resumed = {
+        pause.name
+        for pause in connection.execute(select(tables.pauses).where(tables.pauses.c.scope != "schedule"))
+        if pause.until is not None and health.now - late <= pause.until <= health.now
+    }
     groups: dict[tuple[str, str], list[Any]] = {}
     for job in connection.execute(select(tables.jobs)):
         if job.status in ("queued", "failed"):
@@ -351,7 +370,7 @@ def waiting_one_by_one(connection: Connection, settings: Settings, health: Healt
         if unknown:
             unresolved_types[job_type] = unresolved_types.get(job_type, 0) + len(due)
         could = [job for job in jobs if job.run_at <= health.now - late and is_first(connection, job, judged)]
-        if not queue.paused and not unknown and could:
+        if not queue.paused and not {name, ""} & resumed and not unknown and could:
             queue.late += len(could)
             group = LateGroup(name, job_type, min(due), len(could))
             late_groups.append(group)
