@@ -31,6 +31,9 @@ _NOW_ONCE: Final = either(postgresql=f"(SELECT {NOW})", sqlite=NOW)
 _DUE_BY_TYPE: Final = _due(PLAIN)
 _DUE_BY_TYPE_TIMED: Final = _due(TIMED)
 
+_PUT_OFF_SECONDS: Final = either(
+    postgresql="extract(epoch FROM j.run_at - j.last_failed_at)", sqlite="(j.run_at - j.last_failed_at) / 1e6"
+)
 RUN_SECONDS: Final = either(
     postgresql="extract(epoch FROM r.finished_at - r.started_at)", sqlite="(r.finished_at - r.started_at) / 1e6"
 )
@@ -120,7 +123,8 @@ class OftenReleased(NamedTuple):
 def often_released(connection: Connection, late: timedelta, limit: int) -> list[OftenReleased]:
     """Return waiting jobs whose last claims were all released, grouped by queue and type, the largest groups first.
 
-    Each release put the due time off, so these jobs do not look late. Jobs that have been due for *late* are left out.
+    Each release put the due time off, so these jobs do not look late. Jobs that have been due for *late* are left out,
+    and so are jobs whose releases have put them off for less than *late*, as a deploy may do.
     """
     rows = run(
         connection,
@@ -132,10 +136,11 @@ def often_released(connection: Connection, late: timedelta, limit: int) -> list[
             max(id) AS newest
           FROM (
             SELECT j.id, j.queue, substr(j.job_type, 1, :longest) AS job_type, j.created_at,
+              {_PUT_OFF_SECONDS} AS put_off_s,
               j.attempts - coalesce((SELECT max(r.attempt) FROM {JOB_RUNS} r WHERE r.job_id = j.id), 0) AS released
             FROM {JOBS} j
             WHERE j.{WAITING} AND {_PUT_OFF} AND j.run_at > {_LATE_BEFORE} AND j.created_at <= {_LATE_BEFORE}) AS each
-          WHERE released >= {OFTEN_RELEASED} GROUP BY queue, job_type) AS g
+          WHERE released >= {OFTEN_RELEASED} AND released * put_off_s + :late_s > 0 GROUP BY queue, job_type) AS g
         ORDER BY g.jobs DESC, g.queue, g.job_type LIMIT :limit""",
         late_s=-late.total_seconds(),
         longest=LONGEST,

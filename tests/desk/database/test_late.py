@@ -127,6 +127,20 @@ def without_a_tick(world: World) -> None:
 
 
 @pytest.mark.parametrize(
+    ("delay_s", "claims", "late"), [(10, 5, False), (10, 13, True), (300, 2, False), (300, 3, True)]
+)
+def test_a_released_job_is_late_once_its_releases_have_put_it_off_for_two_minutes(
+    database: Database, tmp_path: Path, delay_s: int, claims: int, late: bool
+) -> None:
+    world = World(database, tmp_path)
+    world.tick()
+    now = world.database.clock.now()
+    released = {"attempts": claims, "started_at": now, "last_failed_at": now, "last_error": "no process"}
+    world.put(**released, run_at=now + timedelta(seconds=delay_s))
+    assert world.found().keys() == ({"late"} if late else set())
+
+
+@pytest.mark.parametrize(
     ("make", "kinds"),
     [
         (of_an_unknown_type, {"unresolved"}),
