@@ -127,7 +127,8 @@ def bare_tick(
     """Run the block's exact command as cron would: cron's shell, environment and folder, no terminal, a new session.
 
     This is a real tick, so due jobs run. Only ``--json`` is added to the command. After *limit* the process is killed.
-    The tick skips the occurrences so far of the schedules *run_by_cron*, because cron ran their crontab lines.
+    For each schedule in *run_by_cron*, the tick skips the occurrences that are already due, because cron has run the
+    schedule's crontab line.
     """
     line = unescaped(command(config, interpreter)) + " --json"
     try:
