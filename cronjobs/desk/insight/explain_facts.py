@@ -139,8 +139,8 @@ class AttemptFacts:
     # If the attempt was lost: why ticks of its host did not start meanwhile, for example because the database was away.
     kept_from_starting: Causes = ()
     away: str | None = None  # if the attempt was lost: why its host could not use the database meanwhile
-    released: int = 0  # how many claims just before this one were released before they began
-    by_hand: bool = False  # whether "cronjobs run" started it
+    released: int = 0  # how many claims directly before this attempt were released without starting the handler
+    by_hand: bool = False  # whether "cronjobs run" started the attempt
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,8 @@ class NotStartedRecord:
     out_of_time: bool = False  # whether the timeout did not fit into the rest of the tick
     no_place: bool = False  # whether all slots for long jobs were taken on that host
     passed_over: bool = False  # whether the job was due during the whole tick, which had a free worker
-    # Whether a host that ticks now recorded that it cannot run the job, or that its tick's options exclude the job.
+    # Whether a host recorded that it cannot run the job, or that its tick's options exclude the job. The host still
+    # ticks.
     not_by_any_tick: bool = False
     no_process: bool = False  # whether that host could not start a process for the long job
     long_off: tuple[str, ...] = ()  # the hosts that ticked, if long jobs are off on each of them and the job is long
@@ -182,9 +183,9 @@ class NotStartedRecord:
 class JobsAhead:
     """How many due jobs ticks claim before this job.
 
-    ``better``: jobs with a better priority. ``earlier``: jobs with the same priority that became due earlier. Jobs
-    whose queue is paused do not count, nor do jobs for which their limit has no room. ``more``: whether there may be
-    more jobs than counted.
+    ``better``: jobs with a better priority. ``earlier``: jobs with the same priority that became due earlier. A job
+    does not count if its queue is paused, or if its limit is reached. ``more``: whether there may be more jobs than
+    counted.
     """
 
     better: int
@@ -204,9 +205,9 @@ class AwaitedJob:
 class TypeFacts:
     """Whether some host can run a job type, according to the types that ticks recorded.
 
-    ``known`` is None if no tick recorded any types. ``last``: the newest tick that loaded the type. ``since``: when the
-    first tick began that could not run the type. ``not_loaded``: the faults of the newest ticks that may be the reason.
-    ``silent_since``: when the host of ``last`` last ticked, if it has been silent for longer than usual.
+    ``known`` is None if no tick recorded any types. ``last``: the newest tick that loaded the type. ``since``: the
+    start of the first tick that could not run the type. ``not_loaded``: the faults of the newest ticks that may be the
+    reason. ``silent_since``: when the host of ``last`` last ticked, if it has been silent for longer than usual.
     """
 
     name: str
@@ -224,7 +225,7 @@ class TypeFacts:
     file_fault: str | None = None  # what is wrong with the type's entry in that configuration
     # Whether this command could load everything that this host's ticks recorded as not loaded.
     loads_only_here: bool = False
-    # If no host can run the type: the schedules that used it before the file lost them.
+    # If no host can run the type: the schedules that used it before they were removed from the file.
     removed_schedules: tuple[str, ...] = ()
 
 
@@ -238,7 +239,7 @@ class Excluded:
 
 @dataclass(frozen=True)
 class OnlyElsewhere:
-    """No host that ticks now can run the waiting job. ``host`` could run it, but last ticked ``at``.
+    """None of the hosts now ticking can run the waiting job. ``host`` could run it, but last ticked ``at``.
 
     Both are None if no such host is known.
     """
@@ -394,7 +395,7 @@ class OccurrenceFacts:
     existence: Existence
     due: bool = True
     definition: DefinitionFacts | None = None
-    # The definition after a later edit that kept the times, if it decides or decided about the occurrence.
+    # The definition that a later edit made without changing the times, if ticks apply or applied it to the occurrence.
     edited: DefinitionFacts | None = None
     settled_until: datetime | None = None  # the watermark: ticks have settled every occurrence up to this instant
     # True if the occurrence is unsettled although it is before the watermark. In that case a pause held the occurrence

@@ -152,7 +152,7 @@ def waits_for_handler(job_type: str, jobs: int) -> str:
 
 
 def no_longer_in_file(names: str, count: int) -> str:
-    """Return advice about the waiting jobs of an unknown type, if the *count* schedules *names* had used it."""
+    """Return advice about waiting jobs of an unknown type. *names* lists the *count* schedules that used the type."""
     which, them = ("schedule", "it") if count == 1 else ("schedules", "them")
     return f"the file no longer has {which} {names}, which used it: put {them} back, or cancel the waiting jobs"
 

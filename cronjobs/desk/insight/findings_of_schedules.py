@@ -180,7 +180,7 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class _ScheduleMissing:
-    """A schedule that missed runs in ``outages`` (newest first), or that a wrong clock ran ``early``.
+    """A schedule that missed runs in ``outages`` (newest first), or ran ``early`` because of a wrong clock.
 
     ``awaited``: an unfinished job that somebody has triggered since. ``put_off``: the schedule's own job, if it
     snoozes.
@@ -198,7 +198,7 @@ class _ScheduleMissing:
 
     @property
     def decided_at(self) -> datetime:
-        """When a tick wrote the newest row. Its occurrence may be older, since ticks settle it after the outage."""
+        """When a tick wrote the newest row. That is after the outage, so the row's occurrence may be older."""
         return max(max(row.decided_at, row.last_for) for row in (*self.outages, self.early) if row is not None)
 
     @property

@@ -163,7 +163,7 @@ def _late(health: Health, run: RunSettings, same: SameCause) -> Iterator[Finding
 class _KeptFromBeginning(NamedTuple):
     """Due jobs that runners could not begin: their queues and types, how many, why, and since when, if known.
 
-    ``grew_at``: no later than when the oldest of them was released for the first time.
+    ``grew_at``: when the oldest of the often released jobs was created, which is before its first release.
     """
 
     places: frozenset[tuple[Any, Any]] = frozenset()

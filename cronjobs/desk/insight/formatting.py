@@ -60,7 +60,10 @@ def at_work_within(budget: timedelta) -> timedelta:
 
 
 def is_over(tick: Mapping[Any, Any], now: datetime, budget: timedelta, *, gone: bool | None) -> bool:
-    """Return whether an unfinished tick has ended. *gone* is ``Holders.tick_is_gone``, which decides if it is known."""
+    """Return whether an unfinished tick is over.
+
+    *gone* is the result of ``Holders.tick_is_gone``. If it is None, the age of the tick decides.
+    """
     return now - tick["started_at"] >= at_work_within(budget) if gone is None else gone
 
 

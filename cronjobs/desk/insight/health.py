@@ -50,13 +50,14 @@ class Health:
     judged_by_ticks: bool = False
     # Maps each unknown type to its active schedules.
     unknown_schedules: dict[str, list[str]] = field(default_factory=dict)
-    # Maps each unknown type to the schedules that used it before the file lost them. No active schedule uses the type.
+    # Maps each unknown type to the schedules that used it before they were removed from the file. No active schedule
+    # uses the type.
     removed_schedules: dict[str, list[str]] = field(default_factory=dict)
     # Maps each unknown type to the time since which its work has waited.
     unknown_since: dict[str, datetime] = field(default_factory=dict)
     # Maps each unknown type to the time when a tick first lacked the type.
     gone: dict[str, datetime] = field(default_factory=dict)
-    # Late jobs that none of the hosts now ticking can run.
+    # Late jobs that no ticking host can run.
     stranded: list[StrandedJobs] = field(default_factory=list)
     slower: list[SlowRun] = field(default_factory=list)
     # Maps each host that ticked steadily and then stopped to its last tick's time.

@@ -96,7 +96,7 @@ def covered_by_hand(
 
 
 def _making_up(runs: Sequence[ByHand], not_run: Sequence[UnrunOccurrences]) -> list[ByHand]:
-    """Leave out the triggered runs whose jobs wait beyond later occurrences, as the entries of *not_run* report."""
+    """Leave out the triggered runs whose jobs were put off beyond later occurrences. *not_run* lists such jobs."""
     waiting = {each.job.id for each in not_run if each.job is not None and each.why == "put off"}
     return [run for run in runs if run.job_id not in waiting]
 

@@ -34,8 +34,8 @@ from cronjobs.errors import Problem
 FAILED_IN_A_ROW: Final = 3  # the default of warn_after_failures
 # Hosts that record within this time that a job type has become unknown report the same change.
 SHORTLY: Final = timedelta(minutes=10)
-# If code could not be imported, a fault's ``where`` (see jobs.job_types, or the path in the file) is "imports" or
-# begins with one of these.
+# If code could not be imported, the place ``where`` of the fault (see jobs.job_types) is "imports", or begins with one
+# of these.
 _OF_IMPORTS: Final = ("module ", "setup ", "imports[")
 
 _Places = dict[str, tuple[str, ...]]  # maps hosts ("" for this one) to the unusable parts of their file and code
@@ -64,7 +64,8 @@ class SameCause:
     unknown_failing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unknown_types: tuple[str, ...] = ()  # failing types that no tick knows
     hosts: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    # Maps a host to the schedules that are behind there, and each of these to the time since which it is behind.
+    # Maps a host to the schedules that are behind there, and each of these schedules to the time since which it is
+    # behind.
     entries: Mapping[str, Mapping[str, datetime]] = field(default_factory=dict)
     # Maps a queue and type to the number of late jobs that ticks had no room for.
     no_room: Mapping[tuple[str, str], int] = field(default_factory=dict)

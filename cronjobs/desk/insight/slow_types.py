@@ -22,7 +22,7 @@ def slow_types(connection: Connection, settings: Settings, types: JobTypes) -> d
     return {
         name: took
         for name, took in typical_runs(connection, RUNS_ASKED, RUNS_TO_TELL).items()
-        # Leave out longer runs: they can only be long jobs, even if their type is not known here.
+        # Runs longer than the budget must be long jobs, even if their type is not known here. So leave them out.
         if lease < RUNS_IN_A_LEASE * took <= RUNS_IN_A_LEASE * budget and not _is_long(name, settings, types)
     }
 

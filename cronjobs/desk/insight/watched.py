@@ -52,7 +52,7 @@ ONE_TICK: Final = timedelta(minutes=1)
 # If a host ticked this often within FORGOTTEN, it is expected to go on ticking.
 STEADY_TICKS: Final = 10
 FORGOTTEN: Final = timedelta(days=1)  # a host that is silent for longer counts as switched off
-KILLED_WITHIN: Final = 20  # look for killed ticks in the time of this many ticks
+KILLED_WITHIN: Final = 20  # look for killed ticks within this many times run.every
 KILLED_TICKS: Final = 2  # report a finding if at least this many ticks of a host were killed in that time
 
 
@@ -324,7 +324,7 @@ def _files_differ(
     long = len(lasting) > 1
     carried = ((store.carried_since(connection, host, mark), mark) for host, mark in files.items())
     began = sorted((at, mark) for at, mark in (*carried, (applied_at, str(in_force))) if at is not None)
-    # If the files have differed for long, a host that has had its file for less has replaced another host.
+    # If the files have differed for long, a host that has had its file for a shorter time has replaced another host.
     latest = now - DIFFERENT_FILES if long else now
     return long, next((at for at, mark in began if mark != began[0][1] and at <= latest), None)
 
@@ -411,7 +411,8 @@ def _without_run(
     began = store.defined_at(connection, names, (*TIMING, "grace_s")) or now
     last = newest_between(when, max(began, now - LONGEST_GRACE), now - grace, 1)
     if not last:
-        # An edit of the timing or the grace makes up for no run, so look for an occurrence from before the edit.
+        # An edit of the timing or the grace does not replace a missing run. So look for an occurrence from before the
+        # edit.
         earlier = store.further_back(connection, stored.id, now - grace, (), 1)
         last = [row.last_for for row in earlier if row.last_for > now - LONGEST_GRACE]
     if not last:

@@ -139,7 +139,7 @@ class JudgedRuns:
 
     @property
     def certain(self) -> bool:
-        """Whether an entry is not about a waiting job. Only if a job waits can another finding give the reason."""
+        """Whether some entry is not about a waiting job. If a job waits, another finding may give the reason."""
         return any(each.job is None or not each.job.waiting for each in self.not_run)
 
 
@@ -211,7 +211,10 @@ def _stands(run: ByHand, now: datetime, grace: timedelta) -> bool:
 
 
 def why_not_run(job: JobNow, due: datetime, now: datetime, grace: timedelta) -> Why | None:
-    """Return why the occurrence *due*, a *grace* or more ago, has no run by *job*. None: it has, or may in time."""
+    """Return why *job* has not run the occurrence *due*, which was due a *grace* or more ago.
+
+    Return None if it ran the occurrence, or may still run it in time.
+    """
     match job.status:
         case "running":
             return _why_no_longer_run(job, now)
@@ -239,7 +242,7 @@ def _why_no_longer_run(job: JobNow, now: datetime) -> Why | None:
 def overrun_since(started_at: datetime | None, limit_s: float | None, now: datetime) -> datetime | None:
     """Return when an attempt's runner should have stopped it, or None if that is unknown or less than OVERRUN ago.
 
-    A live runner stops an attempt at its time limit, *limit_s*. So a runner that did not is dead or hangs.
+    A live runner stops an attempt at its time limit, *limit_s*. A runner that did not stop it is dead or hangs.
     """
     if started_at is None or limit_s is None or (now - started_at - OVERRUN).total_seconds() < limit_s:
         return None
