@@ -146,9 +146,9 @@ def not_run_since(
 ) -> Sequence[Row[Any]]:
     """Return the newest *limit* ledger rows of occurrences that did not run at their time, newest first.
 
-    They were due from *since* on or, if they were settled from *since* on, from *gap_from* on. Only rows with these
-    *outcomes* are returned. In the result, ``outcome`` is the row's own outcome, or "early", or the outcome that the
-    row had before a backfill ran the occurrence.
+    The occurrences were due at or after *since*. If they were settled at or after *since*, they may have been due
+    earlier, back to *gap_from*. Only rows with these *outcomes* are returned. In the result, ``outcome`` is the row's
+    own outcome, or "early", or the outcome that the row had before a backfill ran the occurrence.
     """
     rows = occurrences.alias("c")
     at_its_time: ColumnElement[str] = literal_column(_AT_ITS_TIME, Text)

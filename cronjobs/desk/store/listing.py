@@ -63,12 +63,12 @@ class Filter:
 
     @property
     def possible_statuses(self) -> tuple[Status, ...]:
-        """The statuses that the jobs that pass may have. Only dead jobs have a cause."""
+        """The statuses that matching jobs can have. Only dead jobs have a cause."""
         return (Status.DEAD,) if self.cause is not None else self.statuses or tuple(Status)
 
     @property
     def only_status(self) -> Status | None:
-        """The status of every job that passes, or None if their statuses may differ."""
+        """The status of every matching job, or None if the statuses may differ."""
         return self.possible_statuses[0] if len(self.possible_statuses) == 1 else None
 
 

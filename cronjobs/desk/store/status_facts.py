@@ -397,8 +397,8 @@ def misdated(connection: Connection, by: timedelta, job_id: int | None = None) -
     """Return waiting jobs whose ``run_at`` was set by a clock more than *by* ahead, the first due first.
 
     Either the last attempt of such a job ended in the future, or the job never began, and was enqueued in the future
-    and due at once. A job of an occurrence that is not due yet is left out: before then, it would only run early once
-    more. With *job_id*, look only at this job.
+    and due at once. A job whose occurrence is not due yet is left out: run now, it would only be early again. With
+    *job_id*, look only at this job.
     """
     of_run, of_job = ("", "") if job_id is None else ("r.job_id = :job_id AND", "WHERE n.id = :job_id")
     # Compare the occurrence in the outer query. In the inner query, PostgreSQL may read all jobs by their due times.
@@ -467,7 +467,7 @@ def killed_lately(connection: Connection, within: timedelta, longest: timedelta,
 def _killed_since(ticks: Iterable[Any], within: timedelta) -> datetime:
     """Return when the first of these killed ticks began.
 
-    *ticks*, newest first, are read back until none was killed for *within*.
+    Read *ticks*, newest first, until *within* passed without a killed tick.
     """
     killed: list[datetime] = []
     for tick in ticks:
