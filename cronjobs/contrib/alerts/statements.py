@@ -60,7 +60,7 @@ def end_look(connection: Connection, token: datetime, next_at: datetime) -> bool
 
 
 def may_add(connection: Connection) -> bool:
-    """Return whether facts have changed since a look began, and no process looks. The next look stays due."""
+    """Return whether facts have changed since a look began, and no process is looking now. The next look stays due."""
     statement = f"UPDATE {META} SET look_at = look_at WHERE id = 1 AND look_at <= {NOW} RETURNING id"
     return run(connection, statement).first() is not None
 
@@ -234,7 +234,7 @@ def mark_failed(connection: Connection, alert: DueAlert, locked_by: str, now: da
 
 
 def try_again_now(connection: Connection, channel: str, now: datetime) -> None:
-    """Make the messages due that wait for another try on *channel*."""
+    """Make every message due now that is waiting for another try on *channel*."""
     run(
         connection,
         f"""UPDATE {ALERTS} SET due_at = :now

@@ -83,7 +83,8 @@ def books(
 def _period(connection: Connection, retention: Retention, begin: datetime, end: datetime, now: datetime) -> Period:
     """Return the period, and the instants from which ledger rows and jobs are complete.
 
-    If the retention was shorter in the past, the oldest rows are younger than today's retention. So look at these too.
+    If the retention was shorter in the past, the oldest rows are younger than today's retention allows. So look at the
+    oldest rows, too.
     """
     first_tick = explaining.first_tick_at(connection)
     oldest = store.oldest_succeeded(connection)

@@ -186,7 +186,7 @@ class _Bookkeeper:
     # --- the ledger ---------------------------------------------------------------------------------------------------
 
     def _enter_all(self) -> None:
-        """Enter the ledger rows. A fast path handles rows about exactly the next due occurrence, as most rows are."""
+        """Enter the ledger rows. Most rows are about exactly the next due occurrence, and take a fast path."""
         due, day, place, until = self.due, -1, 0, 0
         for entry in self.account.entries:
             quick = entry.first == entry.last and entry.number == 1 and place < len(due)
@@ -224,7 +224,7 @@ class _Bookkeeper:
             if at >= self.period.kept_from and entry.by != "early":
                 self.gone_early += 1
                 return "pruned"
-            # Since dead_from, retention keeps all dead and cancelled jobs, so a missing job must have succeeded.
+            # Retention keeps all dead and cancelled jobs from dead_from on, so a missing job must have succeeded.
             return "ran" if at >= self.period.dead_from else "pruned"
         if entry.job_id is None:
             text = "the ledger says that a job was made, but does not name the job"

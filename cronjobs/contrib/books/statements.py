@@ -40,8 +40,9 @@ _SET_BACK = f"""
   WHERE o.started_at > :at AND o.started_at <= {_A_WHILE_AFTER}
     AND t.started_at <= :at AND t.started_at >= {_A_WHILE_BEFORE} AND t.id > o.id LIMIT 1"""
 
-# Like _SET_BACK, but by any amount. The clock went through the time before :at twice, so the last ticks before :at have
-# higher ids than the ticks at :at. Search for the first tick of the second pass only if these show that there was one.
+# Like _SET_BACK, but for a clock set back by any amount. Such a clock went through the time before :at twice, so the
+# last ticks before :at have higher ids than the ticks at :at. Check these last ticks first, and search for the first
+# tick of the second pass only if there was a second pass.
 _AT_WORK = (
     f"(SELECT min(o.id) FROM {TICKS} o WHERE o.started_at >= {_JUST_BEFORE} AND o.started_at <= {_A_WHILE_AFTER})"
 )

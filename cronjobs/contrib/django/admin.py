@@ -90,7 +90,7 @@ def _text(value: Any) -> str:
 
 
 def _column(name: str) -> Callable[[Any, Any], str]:
-    """Make a column that shows the field *name* through ``_text``."""
+    """Make a column that shows the value of the field called *name*, made safe by ``_text``."""
 
     @admin.display(description=name.replace("_", " "))
     def shown(_admin: Any, row: Any) -> str:

@@ -156,7 +156,7 @@ def _payload(row: Any, view: View) -> str:
 
 
 def errors(connection: Connection, wanted: Filter) -> Errors | None:
-    """Group the newest failed and dead jobs that match *wanted* by error. Return None if it asks for another status."""
+    """Group the newest failed and dead jobs that match *wanted* by error. Return None if only other statuses match."""
     statuses = tuple(status for status in (Status.DEAD, Status.FAILED) if status in wanted.possible_statuses)
     if not statuses:
         return None
