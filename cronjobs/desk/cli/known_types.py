@@ -170,7 +170,7 @@ def refuse_unknown(settings: Settings, database: Database, job_type: str) -> Non
 
 
 def most_tries(job_type: str, max_attempts: int | None, settings: Settings, types: JobTypes | None) -> int | None:
-    """Return how many tries the job has. Return None if only the handler sets the number and was not imported.
+    """Return how many tries the job has, or None if only the handler sets the number, and it was not imported.
 
     The precedence is the same as in a tick: the job's row, ``job_types:``, ``@job``, ``defaults:``.
     """

@@ -111,7 +111,7 @@ def types_of_lines(crontab: str, job_types: Mapping[str, JobTypeSettings]) -> se
 
 
 def orphans(crontab: str, settings: Settings, numbers: Collection[int]) -> list[int]:
-    """Return the *numbers* of those swapped lines whose command a schedule of *settings* runs."""
+    """Return those *numbers* whose swapped lines are run by a schedule of *settings*."""
     lines = [(line, unwrapped(line)) for line in job_lines(unswapped(crontab)) if line.number in numbers]
     return sorted(_run_by(settings, lines))
 
@@ -128,7 +128,7 @@ def _run_by(settings: Settings, lines: Sequence[tuple[CrontabEntry, CrontabEntry
 
 
 def left_to_cron(crontab: str, schedules: Collection[str]) -> list[str]:
-    """Return the names of the lines that cron runs and that are not among the *schedules* of the file.
+    """Return the names of the lines that cron runs, except the names of *schedules* in the file.
 
     The database may still hold a schedule with one of these names, if ``restore`` has given the line back to cron.
     """

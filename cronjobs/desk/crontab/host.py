@@ -75,7 +75,7 @@ def environment_of(settings: Mapping[str, str], owner: pwd.struct_passwd, cron: 
 def pam_settings(root: Path = Path("/")) -> dict[str, str]:
     """Return the variables that pam_env(8) sets for cron's commands.
 
-    pam_env reads the file that ``envfile=`` in cron's PAM file names, or else /etc/environment.
+    pam_env reads the file given by ``envfile=`` in cron's PAM file, or else /etc/environment.
     """
     settings = {}
     for service in ("cron", "crond"):

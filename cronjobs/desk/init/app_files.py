@@ -47,9 +47,10 @@ class AppPackage:
 class DjangoProject:
     """What the files of a Django project show about it.
 
-    ``settings`` is the module that manage.py names. ``sqlite`` is the SQLite file beside manage.py that the settings
-    use, or None. ``timezone`` is TIME_ZONE in the settings, or None. ``app`` is the folder of the first INSTALLED_APPS
-    entry inside this project, or None. ``has_cronjobs`` is whether INSTALLED_APPS lists cronjobs' own app.
+    ``settings`` is the settings module given in manage.py. ``sqlite`` is the SQLite file beside manage.py that the
+    settings use, or None. ``timezone`` is TIME_ZONE in the settings, or None. ``app`` is the folder of the first
+    INSTALLED_APPS entry inside this project, or None. ``has_cronjobs`` is whether INSTALLED_APPS lists cronjobs' own
+    app.
     """
 
     settings: str

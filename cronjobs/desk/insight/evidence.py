@@ -1,7 +1,7 @@
 """Gather the database's facts about an occurrence, for ``explain`` to describe.
 
 The audit trail shows which definition was in force. The ledger shows what became of an occurrence. The ticks show which
-host settled the occurrence. A fact that no row shows is None.
+host settled the occurrence. A fact is None if no row shows it.
 """
 
 from __future__ import annotations

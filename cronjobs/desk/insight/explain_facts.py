@@ -1,6 +1,6 @@
 """The facts about an occurrence or a job that ``evidence`` gathers and ``explain`` describes. Data classes only.
 
-All values come from rows. A fact that no row shows is None, and ``explain`` omits it.
+All values come from rows. If no row shows a fact, the fact is None, and ``explain`` omits it.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class Excluded:
 
 @dataclass(frozen=True)
 class OnlyElsewhere:
-    """None of the hosts now ticking can run the waiting job. ``host`` could run it, but last ticked ``at``.
+    """No ticking host can run the waiting job. ``host`` could run it, but last ticked ``at``.
 
     Both are None if no such host is known.
     """
@@ -300,8 +300,8 @@ class JobFacts:
     most: int | None = None
     enqueued_by: str | None = None
     idempotency_key: str | None = None
-    released_key: str | None = None  # the key that cancelling the job released
-    key_owner: int | None = None  # the job that has the released key now
+    released_key: str | None = None  # the key that the job lost when it was cancelled
+    key_owner: int | None = None  # the job that has the lost key now
     schedule: str | None = None
     scheduled_for: datetime | None = None
     started_at: datetime | None = None
@@ -340,7 +340,7 @@ class JobFacts:
     limit: str | None = None  # a sentence about the reached limit that the job waits for
     reported: Reported | None = None  # the progress that the running attempt has reported
     runner_gone: bool = False  # whether this host can prove that the runner's process has ended
-    # When the runner should have stopped the running attempt, if it did not, so that it is dead or hangs.
+    # If the runner did not stop the running attempt in time: when it should have. Such a runner is dead or hangs.
     overrun_since: datetime | None = None
     # The cluster worker that runs the attempt. "" while the attempt waits for a worker.
     cluster_worker: str | None = None

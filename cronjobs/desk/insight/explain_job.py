@@ -476,7 +476,7 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
     again = triggered(job.triggered, times)
     if job.unsettled is not None:
         effect = f"effect {one_line(job.unsettled, 600)} happened"
-        # Only a job that an effect stopped has to wait for a person. Another job may repeat its effect.
+        # If an effect stopped the job, the job has to wait for a person. Any other job may repeat its effect.
         stopped = bool(job.attempts) and job.attempts[-1].error_type == EffectUnknown.__name__
         first = f"First find out whether {effect}, and record the answer"
         first = first if stopped else f"Nobody knows whether its {effect}; if you find out, record the answer first"

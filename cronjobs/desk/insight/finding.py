@@ -129,7 +129,7 @@ def together(group: Sequence[Finding]) -> Finding:
 
 
 def for_the_file_here(finding: Finding, settings: Settings) -> Finding:
-    """Return *finding*. If ticks refuse the file here, its text says so, since that is most likely the cause.
+    """Return *finding*. If ticks refuse the file here, add that to the text, as it is most likely the cause.
 
     If there is no file here, add nothing: the ticks may run in another folder or on another host.
     """

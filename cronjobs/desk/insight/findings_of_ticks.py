@@ -216,7 +216,10 @@ def _config(
 
 
 def _together(faults: Iterable[tuple[str, str, str]]) -> Iterator[tuple[list[str], str, str]]:
-    """Yield the places, the message and the text of each fault. Entries that one bad key disables are one fault."""
+    """Yield the places, the message and the text of each fault.
+
+    If one bad key disables several entries, that is one fault.
+    """
     alike: dict[str, list[tuple[str, str, str]]] = {}
     for where, what, text in faults:
         alike.setdefault(what if what.startswith(DISABLED) else text, []).append((where, what, text))

@@ -332,7 +332,7 @@ def _deaths(health: Health, same: SameCause) -> Iterator[Finding]:
 
 
 def _unknown_effects(jobs: Sequence[int]) -> Iterator[str]:
-    """Report the dead jobs with an effect whose outcome is unknown, which is not always why they died."""
+    """Report the dead jobs that have an effect with an unknown outcome. They may have died for another reason."""
     if jobs:
         unknown = f"nobody knows whether an effect of job {jobs[0]} happened"
         if len(jobs) > 1:

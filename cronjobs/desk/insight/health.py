@@ -41,7 +41,7 @@ class Health:
     # The schedules to fire next. There are at most gathering.NEXT_SHOWN.
     next: list[tuple[datetime, str]]
     faults: tuple[Fault, ...] = field(default=())
-    log: tuple[Problem, ...] = ()  # why ticks cannot write the log that the file here names, or ()
+    log: tuple[Problem, ...] = ()  # why ticks cannot write the log named in the file here, or ()
     kept_from_starting: Causes = ()  # why the last ticks of the file here did not start, or () if the last tick did
     # Each item is a job type, and a payload in the file here that does not fit the type's handler.
     schedule_misfits: list[tuple[str, Problem]] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Health:
     # Maps each unknown type to the schedules that used it before they were removed from the file. No active schedule
     # uses the type.
     removed_schedules: dict[str, list[str]] = field(default_factory=dict)
-    # Maps each unknown type to the time since which its work has waited.
+    # Maps each unknown type to when its work began to wait.
     unknown_since: dict[str, datetime] = field(default_factory=dict)
     # Maps each unknown type to the time when a tick first lacked the type.
     gone: dict[str, datetime] = field(default_factory=dict)

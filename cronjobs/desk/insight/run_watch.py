@@ -139,7 +139,7 @@ def _further_back(
     """Read rows older than *rows*, back to a row that decides whether something did not run."""
     more: list[OccurrenceResult] = []
     page = list(rows)
-    known: set[int] = set()  # jobs because of which any number of occurrences may have been skipped
+    known: set[int] = set()  # jobs that may have made the schedule skip any number of occurrences
     for _ in range(PAGES):
         judged = standing(page, head, now, grace)
         known |= {entry.job.id for entry in judged.not_run if entry.job is not None}

@@ -137,7 +137,7 @@ class QueueFacts:
 
 @dataclass(frozen=True)
 class StrandedJobs:
-    """Late jobs that none of the hosts now ticking can run. ``host`` could run them, but last ticked ``at``."""
+    """Late jobs that no ticking host can run. ``host`` could run them, but last ticked ``at``."""
 
     group: LateGroup
     host: str | None = None
@@ -147,7 +147,7 @@ class StrandedJobs:
 def stranded(
     connection: Connection, late: Sequence[LateGroup], at_work: Sequence[Mapping[str, Any]], ticks: Sequence[Any]
 ) -> list[StrandedJobs]:
-    """Return the groups of *late* jobs that none of the hosts now ticking can run.
+    """Return the groups of *late* jobs that no ticking host can run.
 
     *at_work*: the last ticks of the hosts that are ticking now. *ticks*: the last tick of every host.
     """

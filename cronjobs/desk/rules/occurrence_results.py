@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from cronjobs.engine.rules.occurrences import ran_early
 
-# The grace of a schedule without ``grace:``. It decides only about ``UnrunOccurrences``.
+# The grace of a schedule without ``grace:``. It only decides which occurrences are ``UnrunOccurrences``.
 DEFAULT_GRACE: Final = timedelta(hours=1)
 # After its attempt's timeout, a runner that still renews the lease may take this long to stop the attempt.
 OVERRUN: Final = timedelta(minutes=5)

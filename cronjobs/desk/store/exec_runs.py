@@ -206,7 +206,7 @@ def begun_between(
     return _by_type(connection, list(ids)).get(job_type, [])
 
 
-# A schedule has taken over a line if ticks have settled it up to this long after exec's last run, or further.
+# A schedule has taken over a line if ticks have settled the schedule for at least this long after exec's last run.
 TAKEN_OVER_AFTER: Final = timedelta(minutes=5)
 
 

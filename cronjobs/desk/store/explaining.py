@@ -278,7 +278,7 @@ def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> d
 
 
 def jobs_under(connection: Connection, prefix: str, key: str, most: int) -> Sequence[Row[Any]]:
-    """Return running jobs whose concurrency key begins with *prefix*, those with *key* first, then by start."""
+    """Return running jobs whose concurrency key begins with *prefix*, ordered by start, but those with *key* first."""
     return run(
         connection,
         f"""SELECT j.id, j.locked_by FROM {JOBS} j

@@ -103,7 +103,7 @@ def jobs_by_id(connection: Connection, ids: Sequence[int]) -> list[Row[Any]]:
 
 
 def _of_cause(connection: Connection, wanted: Filter, *columns: ColumnElement[Any]) -> Generator[Any]:
-    """Yield the open dead jobs of the cause, the last to die first.
+    """Yield the open dead jobs of the cause, most recent death first.
 
     Only Python code can determine a job's cause, so this reads all dead jobs that pass the other filters, one after
     another.

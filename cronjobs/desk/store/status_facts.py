@@ -253,7 +253,7 @@ def last_succeeded_for(connection: Connection, schedule_id: int) -> datetime | N
 
 
 def resumed_lately(connection: Connection, within: timedelta) -> set[str]:
-    """Return the queues whose pause ended in the last *within*. The queue "" stands for a pause of everything.
+    """Return the queues whose pause ended no more than *within* ago. The queue "" stands for a pause of everything.
 
     The pause ended because a person resumed the queue, or because it expired.
     """
@@ -270,7 +270,7 @@ def resumed_lately(connection: Connection, within: timedelta) -> set[str]:
 
 
 def fired_lately(connection: Connection, within: timedelta) -> bool:
-    """Return whether a tick with schedules switched on began in the last *within*."""
+    """Return whether a tick with schedules switched on began no more than *within* ago."""
     statement = (
         f"SELECT 1 FROM {TICKS} t WHERE t.started_at >= {SOME_AGO} AND t.schedules_on = 1 "
         "ORDER BY t.started_at DESC LIMIT 1"
@@ -394,7 +394,7 @@ class Misdated:
 
 
 def misdated(connection: Connection, by: timedelta, job_id: int | None = None) -> list[Misdated]:
-    """Return waiting jobs whose ``run_at`` was set by a clock more than *by* ahead, the first due first.
+    """Return waiting jobs whose ``run_at`` was set by a clock more than *by* ahead, earliest due first.
 
     Either the last attempt of such a job ended in the future, or the job never began, and was enqueued in the future
     and due at once. A job whose occurrence is not due yet is left out: run now, it would only be early again. With
@@ -432,7 +432,7 @@ NUMBER_IMPORTING: Final = "count(CASE WHEN CAST(t.did AS text) LIKE '%\"importin
 
 @dataclass(frozen=True)
 class Killed:
-    """The ticks of a host that began in the last ``within`` and did not end: how many, and when this began.
+    """The ticks of a host that began no more than ``within`` ago and did not end: how many, and when this began.
 
     ``importing`` of them were importing the handlers.
     """
@@ -479,7 +479,7 @@ def _killed_since(ticks: Iterable[Any], within: timedelta) -> datetime:
 
 
 def unended_ticks(connection: Connection, within: timedelta, limit: int) -> list[dict[str, Any]]:
-    """Return the *limit* newest ticks that began in the last *within* and have not ended, newest first."""
+    """Return the *limit* newest ticks that began no more than *within* ago and have not ended, newest first."""
     rows = run(
         connection,
         f"SELECT t.* FROM {TICKS} t WHERE t.started_at >= {SOME_AGO} AND t.finished_at IS NULL "
