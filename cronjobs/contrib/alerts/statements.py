@@ -51,9 +51,9 @@ def begin_look(connection: Connection, *, anyway: bool) -> datetime | None:
 
 
 def end_look(connection: Connection, token: datetime, next_at: datetime) -> bool:
-    """Set when to look next. If this returns False, the caller must not write its findings.
+    """Set when to look next. Return False if facts have changed, or if another process has begun a look.
 
-    Then facts have changed since the look began, or another process has begun a look.
+    If this returns False, the caller must not write its findings.
     """
     statement = f"UPDATE {META} SET look_at = :next_at WHERE id = 1 AND look_at = :token RETURNING id"
     return run(connection, statement, token=token, next_at=next_at).first() is not None
@@ -286,7 +286,7 @@ def undelivered(connection: Connection, channels: Collection[str]) -> list[Undel
 
 
 def died_or_failed(connection: Connection, of: str, within: timedelta, job_type: str | None, most: int) -> int:
-    """Count up to *most* jobs that died (if *of* is "dead"), or attempts that failed, during the last *within*."""
+    """Count up to *most* jobs that died (if *of* is "dead"), or attempts that failed, no more than *within* ago."""
     statement = (
         f"""SELECT 1 AS one FROM {JOBS} j WHERE j.finished_at IS NOT NULL AND j.status = 'dead'
              AND j.finished_at >= {_SOME_AGO} AND {_OF_TYPE} LIMIT :most"""
@@ -342,7 +342,7 @@ def failed_jobs(connection: Connection, ids: Collection[int]) -> list[FailedJob]
 
 
 def newest_dead(connection: Connection, most: int) -> list[int]:
-    """Return the ids of up to *most* open dead jobs (not retried or dismissed), the last to die first."""
+    """Return the ids of up to *most* open dead jobs (not retried or dismissed), most recent death first."""
     rows = run(
         connection,
         f"SELECT j.id FROM {JOBS} j WHERE {UNDEALT} ORDER BY j.finished_at DESC LIMIT :most",

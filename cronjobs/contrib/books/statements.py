@@ -1,4 +1,4 @@
-"""The SQL of ``books``: ledger rows with the status of their jobs, and schedules' jobs that no ledger row names."""
+"""The SQL of ``books``: ledger rows with the status of their jobs, and schedules' jobs that are in no ledger row."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Entry(NamedTuple):
 
 
 class UnnamedJob(NamedTuple):
-    """A schedule's job that no ledger row names. ``at`` is its ``scheduled_for``, in microseconds since 1970."""
+    """A schedule's job that is named in no ledger row. ``at`` is its ``scheduled_for``, in microseconds since 1970."""
 
     id: int
     schedule: str
@@ -143,7 +143,7 @@ def ran_early_at(connection: Connection, schedule_id: int, begin: datetime, end:
 
 
 def unnamed_jobs(connection: Connection, begin: datetime, end: datetime, most: int) -> Iterator[UnnamedJob]:
-    """Yield schedules' jobs that no ledger row names, unordered, at most *most* for each condition in _WHICH."""
+    """Yield schedules' jobs that are in no ledger row, unordered, at most *most* for each condition in _WHICH."""
     for which in _WHICH:
         rows = run(connection, _unnamed(which), begin=begin, end=end, most=most)
         yield from map(UnnamedJob._make, rows.all())

@@ -241,7 +241,7 @@ class CronjobsBackend(BaseTaskBackend):
 
 
 def _task(job_type: str) -> Any:
-    """Return the project's task for *job_type*, or None. Import the apps' modules, never a path that a row names."""
+    """Return the project's task for *job_type*, or None. Import the apps' modules, never a path from a row."""
     if job_type not in task_jobs.KNOWN:
         import_modules_of_apps()
     return task_jobs.KNOWN.get(job_type)

@@ -316,7 +316,7 @@ ACTS_READ: Final = 5_000
 
 
 def done_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Counter[str]:
-    """Return how many jobs a change has changed so far, by actor, as the audit entries with the filter *of* say."""
+    """Count, by actor, the jobs that a change has changed so far. *of* is the filter in its audit entries."""
     done: Counter[str] = Counter()
     for row in _acts(connection, bulk, of, audit.c.subject == "jobs"):
         done[row.actor] += len(row.detail.get("ids", ()))
