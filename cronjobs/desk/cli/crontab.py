@@ -151,7 +151,7 @@ def install(
 
 
 def _with_orphans(text: str, wanted: CrontabArgs) -> tuple[str, dict[str, list[int]]]:
-    """Hand over to *wanted* the swapped lines that its schedules run, if their old configuration no longer runs them.
+    """Hand swapped lines over to *wanted* if its schedules run them, and their old configuration no longer does.
 
     A configuration no longer runs its lines if its file was moved away, or if the crontab has no block for it. Without
     the handover, no command would know who runs these lines.

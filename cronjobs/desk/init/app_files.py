@@ -192,7 +192,7 @@ _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
 def project_names(folder: Path) -> Iterator[str]:
-    """Yield the names that the packaging files give the project. The last one may be empty."""
+    """Yield the project's names in the packaging files. The last one may be empty."""
     project = _pyproject(folder)
     for name in (_at(project, "project", "name"), _at(project, "tool", "poetry", "name")):
         if isinstance(name, str):

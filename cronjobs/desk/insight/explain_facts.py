@@ -181,7 +181,7 @@ class NotStartedRecord:
 
 @dataclass(frozen=True)
 class JobsAhead:
-    """How many due jobs ticks claim before this job.
+    """How many due jobs come before this job when ticks claim jobs.
 
     ``better``: jobs with a better priority. ``earlier``: jobs with the same priority that became due earlier. A job
     does not count if its queue is paused, or if its limit is reached. ``more``: whether there may be more jobs than

@@ -254,7 +254,7 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
     after = facts.tick_after
     brake = facts.pause if facts.pause is not None and _holds(facts.pause, facts) else None
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN and brake is None:
-        # The settlement counts as in time, but a tick before it may not have started.
+        # The occurrence counts as settled in time, but an earlier tick may have failed to start.
         in_time = after is None or after.started_at - facts.last_for <= facts.around.every
         return [] if in_time else _kept_from_starting(after)
     if facts.settled_ahead:

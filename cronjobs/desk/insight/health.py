@@ -42,7 +42,8 @@ class Health:
     next: list[tuple[datetime, str]]
     faults: tuple[Fault, ...] = field(default=())
     log: tuple[Problem, ...] = ()  # why ticks cannot write the log named in the file here, or ()
-    kept_from_starting: Causes = ()  # why the last ticks of the file here did not start, or () if the last tick did
+    # why the last ticks with the file here did not start, or () if the last one started
+    kept_from_starting: Causes = ()
     # Each item is a job type, and a payload in the file here that does not fit the type's handler.
     schedule_misfits: list[tuple[str, Problem]] = field(default_factory=list)
     never_begin: list[TimeoutTooLong] = field(default_factory=list)  # timeouts in the file here that fit no tick
@@ -60,7 +61,7 @@ class Health:
     # Late jobs that no ticking host can run.
     stranded: list[StrandedJobs] = field(default_factory=list)
     slower: list[SlowRun] = field(default_factory=list)
-    # Maps each host that ticked steadily and then stopped to its last tick's time.
+    # Hosts that ticked steadily and then stopped. Maps each host to the time of its last tick.
     silent: dict[str, datetime] = field(default_factory=dict)
     # Maps each job type whose runs are typically too long for the lease to their typical duration.
     slow: dict[str, timedelta] = field(default_factory=dict)
@@ -79,7 +80,10 @@ class Health:
         return last_ticking(self.ticks, self.now, every)
 
     def why_none_starts(self, every: timedelta) -> Causes:
-        """Return why the last ticks here did not start, or () if the last tick did or another host is at work."""
+        """Return why the last ticks here did not start.
+
+        Return () if the last tick started, or if another host is at work.
+        """
         return () if others_work(every, self.ticking(every)) else self.kept_from_starting
 
     @property

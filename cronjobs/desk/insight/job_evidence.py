@@ -271,8 +271,8 @@ def _passed_over(
 ) -> tuple[dict[int, NotStartedRecord], dict[int, Excluded]]:
     """Return two maps by job id: the last tick that recorded why it left the job, and the options that exclude the job.
 
-    The second map has only the jobs that the options of all ticks exclude. If *rows* has a single job, the first map
-    includes the job even if its last attempt has started since.
+    The second map has only the jobs that are excluded by the options of all ticks. If *rows* has a single job, the
+    first map includes the job even if its last attempt has started since.
     """
     now = around.now
     due = {row.id: now for row in rows if _waits_due(row, now)}
@@ -370,7 +370,7 @@ def _last_at_work(ticks: Sequence[Any], within: timedelta) -> dict[str, Any]:
 
 
 def _long_jobs_off(last: Mapping[str, Any], job: Any) -> tuple[str, ...]:
-    """Return the hosts whose ticks are *last* if each tick left the job because long jobs are off."""
+    """Return the hosts in *last* if the last tick of each left the job because long jobs are off, else ()."""
     entries = [entry_for(tick.not_started, **_place(job)) for tick in last.values()]
     return tuple(sorted(last)) if all(entry and entry["why"] == LONG_OFF for entry in entries) else ()
 

@@ -37,7 +37,7 @@ def claimed_by_ticks(
 def jobs_ahead(
     place: Place, lanes: Sequence[WaitingLane], limits: Sequence[Limit], running: Mapping[str, int], workers: int
 ) -> JobsAhead | None:
-    """Return how many jobs in *lanes* ticks start before the job at *place*, or None if there is no such job.
+    """Return how many jobs in *lanes* start before the job at *place*, or None if none does.
 
     *running* counts the running jobs by concurrency key. *workers* counts the workers of all hosts together.
     """

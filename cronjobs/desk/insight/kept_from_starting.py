@@ -93,7 +93,7 @@ def _began_at(cause: Any) -> datetime | None:
 
 
 def kept_from_starting_here(settings: Settings) -> Causes:
-    """Return why the last ticks of the file here, under this user, did not start, or () if the last tick did."""
+    """Return why this user's last ticks with the file here did not start, or () if the last tick started."""
     return kept_from_starting({"kept_from_starting": noted_causes(all_kept_from_starting(*alarms_of(settings)))})
 
 

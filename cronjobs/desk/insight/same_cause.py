@@ -32,7 +32,7 @@ from cronjobs.engine.tick.result import as_noted
 from cronjobs.errors import Problem
 
 FAILED_IN_A_ROW: Final = 3  # the default of warn_after_failures
-# Hosts that record within this time that a job type has become unknown report the same change.
+# If several hosts record within this time that a job type has become unknown, they report the same change.
 SHORTLY: Final = timedelta(minutes=10)
 # If code could not be imported, the place ``where`` of the fault (see jobs.job_types) is "imports", or begins with one
 # of these.
@@ -183,8 +183,8 @@ def _died(job_type: str, since: datetime, watch: Watched) -> bool:
 class FailingRuns:
     """A schedule's last runs, all failed, newest first. ``most``: the ``warn_after_failures`` that they reached.
 
-    ``began_at``: when the schedule began to fail. That is the latest of three instants: when the first failed run was
-    due, when the last good run before it ended, and when someone triggered a run that succeeded.
+    ``began_at``: when the schedule began to fail. That is the latest of three instants: the due time of the first
+    failed run, the end of the good run before it, and the time when someone triggered a run that succeeded.
     """
 
     rows: list[OccurrenceResult]

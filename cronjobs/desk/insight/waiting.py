@@ -256,7 +256,7 @@ def _is_behind(
 
 
 def out_of_reach(connection: Connection, late: Sequence[LateGroup], now: datetime) -> list[BeyondOptions]:
-    """Return the groups of *late* jobs that the options of all ticks since ``run_at`` exclude.
+    """Return the groups of *late* jobs that are excluded by the options of all ticks since ``run_at``.
 
     ``--limit`` excludes no job. If a tick does not start a job because of --limit, a later tick starts the job.
     """

@@ -4,8 +4,8 @@
 are older than the grace and newer than the last successful run. An occurrence that a pause holds back has no ledger row
 and is not judged. Each of the others must meet one of three conditions: its job is running within its timeout or
 waiting for a retry after an attempt since the occurrence was due; the occurrence gave way to such a run or was
-coalesced into one; or a person has dealt with it. A run that a wrong clock made before its occurrence was due does not
-count.
+coalesced into one; or a person has dealt with it. A run does not count if a wrong clock made it before its occurrence
+was due.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cronjobs.engine.rules.occurrences import ran_early
 
 # The grace of a schedule without ``grace:``. It only decides which occurrences are ``UnrunOccurrences``.
 DEFAULT_GRACE: Final = timedelta(hours=1)
-# After its attempt's timeout, a runner that still renews the lease may take this long to stop the attempt.
+# A runner that still renews the lease may take this long after the timeout to stop the attempt.
 OVERRUN: Final = timedelta(minutes=5)
 
 # Other findings report these reasons, and those findings end by rules of their own.

@@ -72,7 +72,7 @@ def failing_types(connection: Connection) -> list[FailingType]:
 
 
 def _first_failures(connection: Connection, job_type: str, after: datetime | None) -> list[datetime]:
-    """Return when the oldest failing jobs of this type failed, but only failures after *after* (None: all failures).
+    """Return when the oldest failing jobs of this type failed. If *after* is given, count only failures after it.
 
     While these jobs keep failing, they stay the oldest, so the beginning of the type's failures does not move.
     """

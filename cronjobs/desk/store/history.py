@@ -1,4 +1,4 @@
-"""The statements of ``history``: attempts, deaths, occurrences, acts, ticks, and what changed between ticks."""
+"""The statements of ``history``: attempts, deaths, occurrences, ticks, and what people or deploys changed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ _AT_ITS_TIME: Final = (
 
 
 def _reason_before(became: str) -> str:
-    """Return SQL for the reason why the occurrence was *became* ("missed" or "skipped") before a backfill ran it."""
+    """Return SQL for the reason of the outcome before a backfill ran the occurrence.
+
+    *became* is that outcome, "missed" or "skipped".
+    """
     mark = f"{BEFORE}{became} ("
     at = either(postgresql=f"strpos(c.reason, '{mark}')", sqlite=f"instr(c.reason, '{mark}')")
     return (

@@ -279,7 +279,7 @@ def fired_lately(connection: Connection, within: timedelta) -> bool:
 
 
 def last_fired_at(connection: Connection) -> datetime | None:
-    """Return when the last tick with schedules switched on began, among the last TICKS_READ, or None."""
+    """Return when the last tick with schedules switched on began, or None if the last TICKS_READ had none."""
     at: datetime | None = run(
         connection,
         f"SELECT max(t.started_at) AS started_at FROM (SELECT i.started_at, i.schedules_on FROM {TICKS} i "
@@ -290,12 +290,18 @@ def last_fired_at(connection: Connection) -> datetime | None:
 
 
 def recorded_since(connection: Connection, host: str, *names: str) -> datetime | None:
-    """Return when this host's ticks began to record one of *names* each time, or None if the last tick did not."""
+    """Return when this host's ticks began to record one of *names* each time.
+
+    Return None if the last tick recorded none of them.
+    """
     return _since(_ticks_of(connection, host), lambda tick: not did_of(tick.did).keys().isdisjoint(names))
 
 
 def carried_since(connection: Connection, host: str, fingerprint: str) -> datetime | None:
-    """Return when this host's ticks began to have only the file *fingerprint*, or None if the last tick did not."""
+    """Return when this host's ticks began to have only the file *fingerprint*.
+
+    Return None if the last tick had another file.
+    """
     ticks = (tick for tick in _ticks_of(connection, host) if tick.fingerprint is not None)
     return _since(ticks, lambda tick: tick.fingerprint == fingerprint)
 
@@ -432,7 +438,7 @@ NUMBER_IMPORTING: Final = "count(CASE WHEN CAST(t.did AS text) LIKE '%\"importin
 
 @dataclass(frozen=True)
 class Killed:
-    """The ticks of a host that began no more than ``within`` ago and did not end: how many, and when this began.
+    """How many ticks of a host began no more than ``within`` ago and did not end, and since when ticks are killed.
 
     ``importing`` of them were importing the handlers.
     """
@@ -491,7 +497,7 @@ def unended_ticks(connection: Connection, within: timedelta, limit: int) -> list
 
 
 def files_between(connection: Connection, ago: timedelta, until: timedelta) -> set[str]:
-    """Return the fingerprints of the files of ticks that began between *ago* and *until* before now."""
+    """Return the fingerprints of the files of ticks that began between now - *ago* and now - *until*."""
     rows = run(
         connection,
         f"SELECT DISTINCT t.fingerprint FROM {TICKS} t WHERE t.started_at >= {SOME_AGO} "
@@ -514,7 +520,7 @@ def in_force_since(connection: Connection, fingerprint: str) -> datetime | None:
 
 
 def configs_between(connection: Connection, ago: timedelta, until: timedelta) -> dict[str, dict[str, bool]]:
-    """Map hosts to the files with which they ticked between *ago* and *until* before now, by path.
+    """Map hosts to the files, by path, with which their ticks began between now - *ago* and now - *until*.
 
     The value says whether the last tick with that file left the file's definitions for later (the tick's
     ``fingerprint`` is NULL).
