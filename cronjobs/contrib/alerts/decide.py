@@ -54,7 +54,7 @@ class Changes:
 
 
 def merged(found: Iterable[Finding], host: str) -> list[Finding]:
-    """Merge findings that have the same key into the worst of them, with the rows of all.
+    """Merge findings that have the same key into the worst of them, with the rows of all of them.
 
     Findings about the files of one host get *host* as their subject.
     """

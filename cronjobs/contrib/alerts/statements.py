@@ -89,7 +89,7 @@ def open_episodes(connection: Connection) -> list[Episode]:
 
 
 def open_of(connection: Connection, host: str) -> bool:
-    """Whether an episode is open that only *host* can end."""
+    """Whether there is an open episode that only *host* can end."""
     statement = f"SELECT 1 FROM {FINDINGS} f WHERE f.ended_at IS NULL AND f.host = :host LIMIT 1"
     return run(connection, statement, host=host).first() is not None
 

@@ -286,7 +286,7 @@ class _Bookkeeper:
         self._differ(entry.first, entry.last, max(1, abs(entry.number - were_due)), text)
 
     def _asked_for(self, entry: Entry) -> bool:
-        """Whether a backfill or a wrong clock explains why an occurrence that was not due ran."""
+        """Whether a backfill or a wrong clock explains a run that was not due."""
         at = _instant(entry.last)
         return entry.by == "early" or (
             entry.by == "backfill" and any(first <= at <= last for first, last in self.account.backfills)

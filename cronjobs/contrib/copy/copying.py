@@ -25,7 +25,8 @@ from cronjobs.errors import CronjobsError, UsageError
 ACTION: Final = "copy"  # the action of the new side's audit entry about a copy
 POLL_S: Final = 0.2
 
-# A database is in use if one of these tables has a row. Even an unused one may have pauses, queues and audit entries.
+# A database is in use if one of these tables has a row. Even an unused database may have pauses, queues and audit
+# entries.
 _LIFE: Final = (jobs, job_runs, schedules, ticks_table)
 
 Progress = Callable[[str, int, int], None]
