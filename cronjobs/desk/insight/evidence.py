@@ -336,7 +336,7 @@ class ScheduleEvidence:
         return next((each for each in later if each.timing is not None and is_due(each.timing, row.last_for)), era)
 
     def _due_by_another(self, era: DefinitionPeriod, at: datetime) -> DefinitionFacts | None:
-        """Return the definition nearest to *era* in the history, other than *era*'s, that has an occurrence at *at*."""
+        """Of the other definitions with an occurrence at *at*, return the one nearest to *era* in the history."""
         place = self.eras.index(era)
         near = sorted(range(len(self.eras)), key=lambda number: abs(number - place))
         for number in near[:20]:

@@ -231,7 +231,7 @@ class TypeFacts:
 
 @dataclass(frozen=True)
 class Excluded:
-    """Since ``since``, the options of every tick that could have run the job excluded the job."""
+    """From ``since`` on, every tick that could have run the job had options that excluded it."""
 
     since: datetime
     options: tuple[tuple[str, str], ...]  # each item is a host and its options, such as "--queue mail"

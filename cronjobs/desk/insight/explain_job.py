@@ -78,7 +78,7 @@ def explain_job(life: JobLife) -> Explanation:
     """Describe one job's life, up to its state now and what will happen next."""
     job, made = life.job, next((row for row in life.rows if row.ledger.outcome == "enqueued"), None)
     first = made.ledger.whole_last if made else job.created_at if job else life.around.now
-    # A job that ran early may have run on another day than its due day, so print the date of every time that is not
+    # A job that ran early may have run before the day when it was due, so print the date of every time that is not
     # today.
     early = made is not None and made.ledger.early
     times = LocalTimes(life.around.now if early else first, life.timezone)

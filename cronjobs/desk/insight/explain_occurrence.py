@@ -80,7 +80,7 @@ def verdict(facts: OccurrenceFacts) -> str:
 def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
     """Explain what became of an occurrence, or why there was none. Facts about a range become one explanation."""
     found, row = verdict(facts), facts.ledger
-    # A job that ran early may have run on another day than its due day, so print the date of every time that is not
+    # A job that ran early may have run before the day when it was due, so print the date of every time that is not
     # today.
     early = row is not None and row.early
     times = LocalTimes(facts.around.now if early else facts.first_for, facts.timezone)

@@ -63,7 +63,7 @@ class Health:
     slower: list[SlowRun] = field(default_factory=list)
     # Hosts that ticked steadily and then stopped. Maps each host to the time of its last tick.
     silent: dict[str, datetime] = field(default_factory=dict)
-    # Maps each job type whose runs are typically too long for the lease to their typical duration.
+    # Job types whose runs are typically too long for the lease. Maps each type to its typical duration.
     slow: dict[str, timedelta] = field(default_factory=dict)
     # Job types that run in child processes because they crash their runners.
     crashing: list[Crashing] = field(default_factory=list)

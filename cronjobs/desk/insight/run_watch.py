@@ -32,7 +32,7 @@ RUNS_LOOKED_AT: Final = 10
 FEW: Final = 2
 ASKED_AT_ONCE: Final = 2000  # a statement asks for at most this many schedules
 PAGE: Final = 100  # when reading further back, read this many rows at a time
-# Read at most this many pages. Only a schedule without any success needs as many, if operators dealt with all of its
+# Read at most this many pages. Only a schedule without any success needs this many, if operators dealt with all of its
 # runs.
 PAGES: Final = 50
 

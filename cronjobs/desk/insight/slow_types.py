@@ -17,7 +17,7 @@ RUNS_IN_A_LEASE: Final = 5  # a lease should outlast this many typical runs
 
 
 def slow_types(connection: Connection, settings: Settings, types: JobTypes) -> dict[str, timedelta]:
-    """Map each job type whose runs are typically too long for the lease to their typical duration."""
+    """Find job types whose runs are typically too long for the lease. Map each to its typical duration."""
     lease, budget = settings.run.lease, settings.run.budget
     return {
         name: took

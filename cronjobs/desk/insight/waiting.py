@@ -31,7 +31,7 @@ from cronjobs.engine.tick.not_started import BEHIND_ANOTHER, ELSEWHERE, LIMITED,
 STRANDED_NAMED: Final = 3
 MOST_TYPES: Final = 100  # list at most this many unknown types, and count the others
 LOOKED_BACK: Final = timedelta(hours=1)  # read the options of ticks that began in this time
-GROUPS: Final = 50  # look for options that exclude jobs in at most this many groups
+GROUPS: Final = 50  # in at most this many groups, look for options that exclude the jobs
 
 
 class LateGroup(NamedTuple):

@@ -263,7 +263,7 @@ def first_tick_at(connection: Connection) -> datetime | None:
 
 
 def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> dict[int, tuple[int | None, int | None]]:
-    """Map each moment's number to two ids: of the last tick that began by the moment's ``due_at``, and of the next."""
+    """Map each moment's number to two tick ids: the last tick that began by the moment's ``due_at``, and the next."""
     rows = run(
         connection,
         f"""

@@ -49,9 +49,9 @@ _AT_ITS_TIME: Final = (
 
 
 def _reason_before(became: str) -> str:
-    """Return SQL for the reason of the outcome before a backfill ran the occurrence.
+    """Return SQL for the reason that the row gave before a backfill ran the occurrence.
 
-    *became* is that outcome, "missed" or "skipped".
+    *became* is the row's outcome at that time, "missed" or "skipped".
     """
     mark = f"{BEFORE}{became} ("
     at = either(postgresql=f"strpos(c.reason, '{mark}')", sqlite=f"instr(c.reason, '{mark}')")

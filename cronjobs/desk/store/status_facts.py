@@ -40,9 +40,9 @@ from cronjobs.model import Status
 
 DEATHS_COUNTED: Final = 10_000
 DEATHS_NAMED: Final = 1000
-MISDATED_READ: Final = 1000  # read at most this many attempts and jobs to find jobs with times of a wrong clock
+MISDATED_READ: Final = 1000  # read at most this many attempts and jobs to find jobs whose times come from a wrong clock
 MISDATED_NAMED: Final = 20
-LEASES_READ: Final = 50  # read at most this many leases, those of the longest running jobs
+LEASES_READ: Final = 50  # read at most this many leases, those of the jobs that have run longest
 # Read at most this many audit entries of one schedule and name.
 TRIGGERS_READ: Final = 100
 DEFINITIONS_READ: Final = 20
@@ -438,7 +438,7 @@ NUMBER_IMPORTING: Final = "count(CASE WHEN CAST(t.did AS text) LIKE '%\"importin
 
 @dataclass(frozen=True)
 class Killed:
-    """How many ticks of a host began no more than ``within`` ago and did not end, and since when ticks are killed.
+    """How many ticks of a host began no more than ``within`` ago and did not end, and since when this has happened.
 
     ``importing`` of them were importing the handlers.
     """
