@@ -3,7 +3,8 @@
 ``look_at`` in the meta row says when the next look is due. It is also the token of a running look: a process that
 begins a look sets ``look_at``, and writes its findings only if ``look_at`` has not changed since. A process that writes
 facts sets ``look_at`` to now (``look_soon`` of ``engine.store.alerts``). So a look that may have missed those facts
-discards its findings, and looks again. If facts change during each look, the last look stores only what has begun.
+discards its findings, and looks again. If facts change during each look, the last look stores only the findings that
+have begun.
 """
 
 from __future__ import annotations
@@ -352,7 +353,7 @@ def newest_dead(connection: Connection, most: int) -> list[int]:
 
 
 def newest_failed(connection: Connection, schedules: Collection[str], most: int) -> list[int]:
-    """Return the id of the newest job that the ledger names for each of at most *most* schedules."""
+    """For each of at most *most* schedules, return the id of the newest job that is named in the ledger."""
     rows = run(
         connection,
         f"""

@@ -1,4 +1,4 @@
-"""A schedule's books: compare the occurrences that its definitions made due with the ledger and the jobs. Pure.
+"""A schedule's books: compare what was due by its definitions with the ledger and the jobs. Pure.
 
 Due instants are whole seconds since 1970. There may be a million of them, and datetimes would take ten times as long.
 """

@@ -81,9 +81,9 @@ def copy(
     *wait* is how long to wait for running jobs on the old side; if None, refuse to copy while a job is running. Raises
     CopyRefused, ForeignDatabase or DatabaseError.
 
-    At most one side is open at any time. If the copy fails before COMMIT, nothing is written to the new side. If this
-    copy closed the old side, it reopens the old side then, unless another copy has begun since. After COMMIT, the old
-    side stays closed.
+    At most one side is open at any time. If the copy fails before COMMIT, nothing is written to the new side. In that
+    case the copy also reopens the old side, if this copy had closed it and no other copy has begun since. After COMMIT,
+    the old side stays closed.
     """
     if not source.is_sqlite or target.is_sqlite:
         raise UsageError("db copy copies only from SQLite to PostgreSQL; for others, use the database's own tools")

@@ -105,7 +105,7 @@ class Current:
             stamps = self._stamps()
             if self.reload is not None and (self.settings.broken or stamps != self._read):
                 self.settings = _read_again(self.settings, self.reload)
-                # Keep the stamps from before the reading: the file may have changed meanwhile.
+                # Keep the stamps from before the file was read: the file may have changed meanwhile.
                 self._read = self._stamps() | stamps
                 self._types = assembled(self.settings, [])
             return self.settings, self._types
