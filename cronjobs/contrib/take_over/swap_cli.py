@@ -267,7 +267,7 @@ def _require_no_other_host(file: Path, old: str) -> None:
 
 
 def _require_no_other_work(file: Path, old: str, restored: str) -> None:
-    """Raise CrontabError if the ticks that restore stops also do other work than the lines of *restored*."""
+    """Raise CrontabError if restore would stop ticks that also do other work than the lines of *restored*."""
     if crontab.find(old, file) is None:
         return
     settings = settings_of_ticks(file, old)

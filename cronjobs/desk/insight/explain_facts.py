@@ -330,7 +330,7 @@ class JobFacts:
     known: bool = True  # whether the job type is registered here
     timeout_s: float | None = None
     passed_over: NotStartedRecord | None = None
-    killed: KilledTicks | None = None  # the ticks that could have started the first attempt
+    killed: KilledTicks | None = None  # the killed ticks that could have started the first attempt
     type_facts: TypeFacts | None = None  # set if the job waits and its type is unknown here or to the ticks
     out_of_reach: Excluded | None = None
     only_elsewhere: OnlyElsewhere | None = None

@@ -1,6 +1,6 @@
 """Gather facts that are too slow to read for many jobs: effects to settle, the schedule's earlier job, jobs ahead.
 
-``explain_job`` puts these and all other reasons why a job does not start into words.
+``explain_job`` writes the sentences about these and all other reasons why a job does not start.
 """
 
 from __future__ import annotations

@@ -593,7 +593,7 @@ def _in_the_file(facts: OccurrenceFacts) -> list[str]:
 def _grace(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     """Describe the schedule's grace if the occurrence was due and no run succeeded within that grace.
 
-    Such an occurrence is a finding.
+    A finding reports such an occurrence, too.
     """
     definition, row, job = facts.decided_by, facts.ledger, facts.job
     if definition is None or definition.grace is None or facts.count != 1 or facts.first_for > facts.around.now:

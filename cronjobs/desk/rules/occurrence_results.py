@@ -2,10 +2,10 @@
 
 ``status`` reports that all is well only if every active schedule had its runs. The rules judge only occurrences that
 are older than the grace and newer than the last successful run. An occurrence that a pause holds back has no ledger row
-and is not judged. Each of the other occurrences must meet one of three conditions: its job is running within its
-timeout or waiting for a retry after an attempt since the occurrence was due; the occurrence gave way to such a run or
-was coalesced into one; or a person has dealt with it. A run does not count if a wrong clock made it before its
-occurrence was due.
+and is not judged. Each of the other occurrences must meet one of three conditions. First: its job is running within the
+timeout, or is waiting for a retry after an attempt that failed after the occurrence was due. Second: the occurrence
+gave way to such a job, or was coalesced into such a job. Third: a person has dealt with it. A run does not count if a
+wrong clock made it before its occurrence was due.
 """
 
 from __future__ import annotations

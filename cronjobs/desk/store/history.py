@@ -262,8 +262,8 @@ def spans_at_work(
     """Map each job's id to the spans in which a cancel could only ask it to stop, if they end after *since*.
 
     In these spans the job was running. An end of None means that the job is still running. The last attempt of a
-    cancelled job may have another outcome, because its runner died or its handler failed first. Then the cancel itself
-    ended the job, so that attempt's span is left out.
+    cancelled job may have another outcome, because its runner died or its handler failed first. In that case the cancel
+    itself ended the job, so that attempt's span is left out.
     """
     found: dict[int, list[tuple[datetime, datetime | None]]] = {}
     statement = f"""

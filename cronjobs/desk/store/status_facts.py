@@ -131,9 +131,9 @@ def further_back(
 ) -> list[OccurrenceResult]:
     """Return a schedule's newest *rows* ledger rows from before *before*, newest first.
 
-    Occurrences that were skipped because of a job in *but* are left out, and so are those that a pause skipped. A
-    schedule that is due every minute may have a hundred thousand such rows, but each costs only one comparison. The row
-    of the job itself stays, because it may be the last success.
+    Occurrences that were skipped because of a job in *but*, or because of a pause, are left out. A schedule that is due
+    every minute may have a hundred thousand such rows, but each costs only one comparison. The row of the job itself
+    stays, because it may be the last success.
     """
     ledger = run(
         connection,
@@ -186,7 +186,7 @@ def _job_now(row: Any) -> JobNow:
     limit = seconds(timeout_s if timeout_s is not None else runner_s)
     try:
         most = None if limit is None else timedelta(seconds=limit)
-    except OverflowError:  # plain SQL may have written such a number
+    except OverflowError:  # plain SQL may have written a number that is too large
         most = None
     ended = (finished_at, locked_by, failed_at)
     job: JobNow = _job(*facts, bool(dismissed), started_at, locked_until, most, attempts, *ended)
