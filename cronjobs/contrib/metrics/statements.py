@@ -17,8 +17,6 @@ TICKS_READ: Final = 1000
 
 @dataclass(frozen=True)
 class DueNext:
-    """A schedule, and when it is next due."""
-
     id: int
     name: str
     active: bool
