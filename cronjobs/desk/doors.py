@@ -1,4 +1,4 @@
-"""The names of the modules of extras that the desk calls. The desk imports such a module only when it calls it."""
+"""The names of the extras' modules that the desk calls. The desk imports a module only when it calls the module."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Assertions about which jobs were enqueued and when schedules fire.
 
-An assertion that fails lists the jobs or the instants that it found.
+If an assertion fails, it lists the jobs or the instants that it found.
 """
 
 from __future__ import annotations

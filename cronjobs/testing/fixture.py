@@ -137,8 +137,9 @@ def cronjobs_fixture(
                 create_tables(own)
                 yield Jobs(own, None, clock=clock, **options)
 
-    # The signature names the fixtures, so that they are among the test's ``fixturenames`` before it runs. pytest-django
-    # creates a test database only for tests that have ``db`` there; other tests would write to the project's database.
+    # The signature names the fixtures, so that the test's ``fixturenames`` contain them before the test runs.
+    # pytest-django creates a test database only for tests with ``db`` in ``fixturenames``. Other tests would write to
+    # the project's database.
     needed = dict.fromkeys(name for name in (connection, url_fixture) if name is not None)
     parameters = [Parameter(name, Parameter.KEYWORD_ONLY) for name in needed]
     jobs.__signature__ = Signature(parameters)  # type: ignore[attr-defined]

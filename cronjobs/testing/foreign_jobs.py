@@ -52,7 +52,7 @@ _COMMITTED: Final = """
 def refuse_jobs_from_outside(connection: Connection, known: Collection[str], queue: str | None) -> None:
     """Raise UsageError if ``drain`` would run jobs that were committed before this process began.
 
-    A database that only the tests use has no such jobs. Jobs that the tests or their app commit later belong to the
+    If only the tests use the database, it has no such jobs. Jobs that the tests or their app commit later belong to the
     tests.
     """
     age_s = max(process_age(), SYSTEM.monotonic() - _LOADED_AT)

@@ -41,8 +41,6 @@ from cronjobs.testing.lent_connection import LentDatabase
 
 
 class Unknown(Enum):
-    """The type of ``UNKNOWN``."""
-
     UNKNOWN = "begun once, without a recorded result"
 
 

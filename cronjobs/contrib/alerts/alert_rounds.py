@@ -55,7 +55,8 @@ class Alerting:
 
         If facts change during a look, discard its findings and look again, up to ``LOOKS`` times, while *has_time*
         returns True. Jobs of a crontab often end in the same seconds of every minute, so they could make every tick
-        discard its only look. If jobs die all the time, the last of these looks stores what has begun.
+        discard its only look. If facts change even during the last of these looks, that look stores the findings that
+        have begun.
 
         *types* holds this host's job types, or is None if the handlers are not loaded. If they are not, and no recent
         tick has recorded its job types, leave the look to a tick that loads the handlers.
@@ -91,7 +92,8 @@ class Alerting:
     ) -> bool:
         """Store the findings. If facts have changed since the look began, store nothing and return False.
 
-        If this is the *last* look, store then what has begun, but end nothing. The next look stays due.
+        If facts have changed but this is the *last* look, store the findings that have begun, and end none. The next
+        look stays due.
         """
         next_at = decide.next_look(health, self.settings.run.every, self.host, open_or_waiting=True)
         # Replace the look's token before storing anything. If two processes look at once, the second waits here for the

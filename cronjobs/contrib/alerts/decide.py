@@ -54,7 +54,7 @@ class Changes:
 
 
 def merged(found: Iterable[Finding], host: str) -> list[Finding]:
-    """Merge findings that have the same key into the worst of them, with the rows of all.
+    """Merge findings that have the same key into the worst of them, with the rows of all of them.
 
     Findings about the files of one host get *host* as their subject.
     """
@@ -101,8 +101,8 @@ def compare(
 def _began_anew(episode: Episode, finding: Finding) -> bool:
     """Whether the episode ended after the last look, and the finding began again before this look.
 
-    Then none of the episode's rows is left, and the whole finding is newer than the episode's beginning. The rows of a
-    finding about one host prove nothing, because another host words them differently.
+    In that case, none of the episode's rows is left, and the whole finding is newer than the episode's beginning. The
+    rows of a finding about one host prove nothing, because another host words them differently.
     """
     later = finding.since is not None and finding.since > episode.began_at
     other_rows = bool(episode.rows and finding.rows) and set(episode.rows).isdisjoint(finding.rows)
@@ -137,7 +137,8 @@ def kept_rows(finding: Finding) -> tuple[str, ...]:
 def wants(channel: AlertChannel, finding: Finding) -> bool:
     """Whether *channel* gets messages about *finding*. No channel gets messages about an acknowledged finding.
 
-    A channel that wants a finding also gets the finding that covers it, even if it does not want that kind.
+    A channel that wants a finding also gets the finding that covers it, even if the covering finding is of a kind that
+    the channel does not want.
     """
     only = channel.only
     keys = [finding.key, *(each.key for each in finding.covers)]

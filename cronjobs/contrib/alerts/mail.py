@@ -30,7 +30,8 @@ def send(channel: MailChannel, message: Message, timeout_s: float) -> None:
         if channel.user is not None and channel.password is not None:
             smtp.login(channel.user, channel.password)
         refused = smtp.send_message(as_mail(channel, message), channel.sender, channel.to)
-        # Fail even if only one recipient was refused: the retry may reach that one, and sends the others a duplicate.
+        # Fail even if only one recipient was refused: the retry may reach that recipient, although the others then get
+        # a duplicate.
         if refused:
             raise smtplib.SMTPRecipientsRefused(refused)
         with suppress(OSError):  # an error is harmless now, because the server has accepted the mail

@@ -3,7 +3,8 @@
 ``look_at`` in the meta row says when the next look is due. It is also the token of a running look: a process that
 begins a look sets ``look_at``, and writes its findings only if ``look_at`` has not changed since. A process that writes
 facts sets ``look_at`` to now (``look_soon`` of ``engine.store.alerts``). So a look that may have missed those facts
-discards its findings, and looks again. If facts change during each look, the last look stores only what has begun.
+discards its findings, and looks again. If facts change during each look, the last look stores only the findings that
+have begun.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ def begin_look(connection: Connection, *, anyway: bool) -> datetime | None:
 
 
 def end_look(connection: Connection, token: datetime, next_at: datetime) -> bool:
-    """Set when to look next. If this returns False, the caller must not write its findings.
+    """Set when to look next. Return False if facts have changed, or if another process has begun a look.
 
-    Then facts have changed since the look began, or another process has begun a look.
+    If this returns False, the caller must not write its findings.
     """
     statement = f"UPDATE {META} SET look_at = :next_at WHERE id = 1 AND look_at = :token RETURNING id"
     return run(connection, statement, token=token, next_at=next_at).first() is not None
 
 
 def may_add(connection: Connection) -> bool:
-    """Return whether facts have changed since a look began, and no process looks. The next look stays due."""
+    """Return whether facts have changed since a look began, and no process is looking now. The next look stays due."""
     statement = f"UPDATE {META} SET look_at = look_at WHERE id = 1 AND look_at <= {NOW} RETURNING id"
     return run(connection, statement).first() is not None
 
@@ -89,7 +90,7 @@ def open_episodes(connection: Connection) -> list[Episode]:
 
 
 def open_of(connection: Connection, host: str) -> bool:
-    """Whether an episode is open that only *host* can end."""
+    """Whether there is an open episode that only *host* can end."""
     statement = f"SELECT 1 FROM {FINDINGS} f WHERE f.ended_at IS NULL AND f.host = :host LIMIT 1"
     return run(connection, statement, host=host).first() is not None
 
@@ -234,7 +235,7 @@ def mark_failed(connection: Connection, alert: DueAlert, locked_by: str, now: da
 
 
 def try_again_now(connection: Connection, channel: str, now: datetime) -> None:
-    """Make the messages due that wait for another try on *channel*."""
+    """Make every message due now that is waiting for another try on *channel*."""
     run(
         connection,
         f"""UPDATE {ALERTS} SET due_at = :now
@@ -286,7 +287,7 @@ def undelivered(connection: Connection, channels: Collection[str]) -> list[Undel
 
 
 def died_or_failed(connection: Connection, of: str, within: timedelta, job_type: str | None, most: int) -> int:
-    """Count up to *most* jobs that died (if *of* is "dead"), or attempts that failed, during the last *within*."""
+    """Count up to *most* jobs that died (if *of* is "dead"), or attempts that failed, no more than *within* ago."""
     statement = (
         f"""SELECT 1 AS one FROM {JOBS} j WHERE j.finished_at IS NOT NULL AND j.status = 'dead'
              AND j.finished_at >= {_SOME_AGO} AND {_OF_TYPE} LIMIT :most"""
@@ -342,7 +343,7 @@ def failed_jobs(connection: Connection, ids: Collection[int]) -> list[FailedJob]
 
 
 def newest_dead(connection: Connection, most: int) -> list[int]:
-    """Return the ids of up to *most* open dead jobs (not retried or dismissed), the last to die first."""
+    """Return the ids of up to *most* open dead jobs (not retried or dismissed), most recent death first."""
     rows = run(
         connection,
         f"SELECT j.id FROM {JOBS} j WHERE {UNDEALT} ORDER BY j.finished_at DESC LIMIT :most",
@@ -352,7 +353,7 @@ def newest_dead(connection: Connection, most: int) -> list[int]:
 
 
 def newest_failed(connection: Connection, schedules: Collection[str], most: int) -> list[int]:
-    """Return the id of the newest job that the ledger names for each of at most *most* schedules."""
+    """For each of at most *most* schedules, return the id of the newest job that is named in the ledger."""
     rows = run(
         connection,
         f"""

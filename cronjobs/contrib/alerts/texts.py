@@ -19,7 +19,7 @@ from cronjobs.masking import mask
 from cronjobs.model import rough
 from cronjobs.text import one_line, visible
 
-DEAD: Final = "dead"  # the kind of finding whose causes a message lists
+DEAD: Final = "dead"  # for this kind of finding, a message lists the causes
 MOST: Final = 20  # list at most this many findings in one message, and only count the others
 OUTPUT_LINES: Final = 5
 CAUSES: Final = 5  # list at most this many causes per finding

@@ -34,7 +34,7 @@ def send(channel: WebhookChannel, message: Message, timeout_s: float) -> None:
 
 
 def post(url: str, content: bytes, timeout_s: float, kind: str = "application/json") -> None:
-    """POST *content*, a message or a ping, through the proxies that the environment names."""
+    """POST *content*, a message or a ping, through the proxies given in the environment."""
     request = Request(url, data=content, method="POST")
     request.add_header("Content-Type", kind)
     request.add_header("User-Agent", f"cronjobs/{__version__}")

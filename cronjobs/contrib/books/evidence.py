@@ -1,4 +1,4 @@
-"""Gather the evidence for the books: the audit trail, the ledger, and the jobs that no ledger row names."""
+"""Gather the evidence for the books: the audit trail, the ledger, and the jobs that are named in no ledger row."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def books(
 def _period(connection: Connection, retention: Retention, begin: datetime, end: datetime, now: datetime) -> Period:
     """Return the period, and the instants from which ledger rows and jobs are complete.
 
-    If the retention was shorter in the past, the oldest rows are younger than today's retention. So look at these too.
+    If the retention was shorter in the past, the oldest rows are younger than today's retention allows. So look at the
+    oldest rows, too.
     """
     first_tick = explaining.first_tick_at(connection)
     oldest = store.oldest_succeeded(connection)
@@ -155,8 +156,8 @@ def in_order(
     """Return the audit entries in the order in which they were written, and the spans in which times are uncertain.
 
     An entry's time is wrong if it is later than the next entry's time or than *now*. Such an entry was written at some
-    time after its predecessor. Without a predecessor, it was written after the time that *set_back* returns if ticks
-    show that the clock was set back, else after *begin*.
+    time after its predecessor. If it has no predecessor, it was written after *begin*, or, if ticks show that the clock
+    was set back, after the time that *set_back* returns.
     """
     acts: list[ScheduleAct] = []
     doubts: list[Doubt] = []
@@ -212,7 +213,7 @@ def _span(detail: Any) -> tuple[datetime, datetime] | None:
 
 
 def _unsettled_because(connection: Connection, every: timedelta) -> str:
-    """Return why ticks have not settled occurrences of schedules that themselves give no reason."""
+    """Return why ticks have not settled occurrences, for schedules that are not themselves the reason."""
     newest = explaining.newest_tick(connection)
     off = newest is not None and newest.schedules_on == 0
     if off and not status_facts.fired_lately(connection, silence_after(every)):
@@ -221,7 +222,7 @@ def _unsettled_because(connection: Connection, every: timedelta) -> str:
 
 
 def _open_because(stored: StoredSchedule, disabled: Collection[str]) -> str | None:
-    """Return why ticks do not settle this schedule, or None if the schedule itself gives no reason."""
+    """Return why ticks do not settle this schedule, or None if the schedule itself is not the reason."""
     if stored.paused is not None:
         return stored.paused
     if stored.name in disabled:

@@ -1,4 +1,4 @@
-"""A schedule's books: compare the occurrences that its definitions made due with the ledger and the jobs. Pure.
+"""A schedule's books: compare what was due by its definitions with the ledger and the jobs. Pure.
 
 Due instants are whole seconds since 1970. There may be a million of them, and datetimes would take ten times as long.
 """
@@ -186,7 +186,7 @@ class _Bookkeeper:
     # --- the ledger ---------------------------------------------------------------------------------------------------
 
     def _enter_all(self) -> None:
-        """Enter the ledger rows. A fast path handles rows about exactly the next due occurrence, as most rows are."""
+        """Enter the ledger rows. Most rows are about exactly the next due occurrence, and take a fast path."""
         due, day, place, until = self.due, -1, 0, 0
         for entry in self.account.entries:
             quick = entry.first == entry.last and entry.number == 1 and place < len(due)
@@ -224,7 +224,7 @@ class _Bookkeeper:
             if at >= self.period.kept_from and entry.by != "early":
                 self.gone_early += 1
                 return "pruned"
-            # Since dead_from, retention keeps all dead and cancelled jobs, so a missing job must have succeeded.
+            # Retention keeps all dead and cancelled jobs from dead_from on, so a missing job must have succeeded.
             return "ran" if at >= self.period.dead_from else "pruned"
         if entry.job_id is None:
             text = "the ledger says that a job was made, but does not name the job"
@@ -286,7 +286,7 @@ class _Bookkeeper:
         self._differ(entry.first, entry.last, max(1, abs(entry.number - were_due)), text)
 
     def _asked_for(self, entry: Entry) -> bool:
-        """Whether a backfill or a wrong clock explains why an occurrence that was not due ran."""
+        """Whether a backfill or a wrong clock explains a run that was not due."""
         at = _instant(entry.last)
         return entry.by == "early" or (
             entry.by == "backfill" and any(first <= at <= last for first, last in self.account.backfills)

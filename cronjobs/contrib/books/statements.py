@@ -1,4 +1,4 @@
-"""The SQL of ``books``: ledger rows with the status of their jobs, and schedules' jobs that no ledger row names."""
+"""The SQL of ``books``: ledger rows with the status of their jobs, and schedules' jobs that are in no ledger row."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ _SET_BACK = f"""
   WHERE o.started_at > :at AND o.started_at <= {_A_WHILE_AFTER}
     AND t.started_at <= :at AND t.started_at >= {_A_WHILE_BEFORE} AND t.id > o.id LIMIT 1"""
 
-# Like _SET_BACK, but by any amount. The clock went through the time before :at twice, so the last ticks before :at have
-# higher ids than the ticks at :at. Search for the first tick of the second pass only if these show that there was one.
+# Like _SET_BACK, but for a clock set back by any amount. Such a clock went through the time before :at twice, so the
+# last ticks before :at have higher ids than the ticks at :at. Check these last ticks first, and search for the first
+# tick of the second pass only if there was a second pass.
 _AT_WORK = (
     f"(SELECT min(o.id) FROM {TICKS} o WHERE o.started_at >= {_JUST_BEFORE} AND o.started_at <= {_A_WHILE_AFTER})"
 )
@@ -106,7 +107,7 @@ class Entry(NamedTuple):
 
 
 class UnnamedJob(NamedTuple):
-    """A schedule's job that no ledger row names. ``at`` is its ``scheduled_for``, in microseconds since 1970."""
+    """A schedule's job that is named in no ledger row. ``at`` is its ``scheduled_for``, in microseconds since 1970."""
 
     id: int
     schedule: str
@@ -142,7 +143,7 @@ def ran_early_at(connection: Connection, schedule_id: int, begin: datetime, end:
 
 
 def unnamed_jobs(connection: Connection, begin: datetime, end: datetime, most: int) -> Iterator[UnnamedJob]:
-    """Yield schedules' jobs that no ledger row names, unordered, at most *most* for each condition in _WHICH."""
+    """Yield schedules' jobs that are in no ledger row, unordered, at most *most* for each condition in _WHICH."""
     for which in _WHICH:
         rows = run(connection, _unnamed(which), begin=begin, end=end, most=most)
         yield from map(UnnamedJob._make, rows.all())
@@ -161,8 +162,8 @@ def oldest_succeeded(connection: Connection) -> datetime | None:
 def clock_set_back(connection: Connection, begin: datetime, at: datetime) -> datetime | None:
     """Return the start of the time before *at* that the clock went through twice, because it was set back.
 
-    The start is never before *begin*. Return *at* if ticks show only that a clock at most ten minutes ahead of *at* was
-    set back, and None if ticks show no clock that was set back.
+    The start is never before *begin*. Return *at* if ticks show only that a clock was set back that was at most ten
+    minutes ahead of *at*. Return None if ticks show no clock that was set back.
     """
     began: datetime | None = run(connection, _LIVED_AGAIN, begin=begin, at=at).scalar()
     if began is not None:

@@ -94,7 +94,8 @@ def copy(
                 progress=lambda table, done, total: line.say(f"{table}: {done:,} of {total:,}"),
             )
         except SchemaMissing:
-            # The new side lacks tables, because require_tables has created those of the old side.
+            # The new side lacks its tables. It cannot be the old side, because require_tables has created the old
+            # side's tables.
             raise SchemaMissing(str(target.address), _upgrade(typed)) from None
         except BaseException:
             with suppress(CronjobsError):

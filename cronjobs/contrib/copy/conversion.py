@@ -48,7 +48,7 @@ def _text(value: Any) -> str:
 def as_jsonb(text: str) -> tuple[str, str | None]:
     """Return *text* and None if jsonb takes it with all digits of its numbers, else *text* as a JSON string, and why.
 
-    A job whose payload jsonb refuses dies when it is due, on either side, with an error that says why.
+    If jsonb refuses a job's payload, the job dies when it is due, on either side, with an error that says why.
     """
     try:
         if isinstance(text, BrokenText):

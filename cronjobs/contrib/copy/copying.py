@@ -25,7 +25,8 @@ from cronjobs.errors import CronjobsError, UsageError
 ACTION: Final = "copy"  # the action of the new side's audit entry about a copy
 POLL_S: Final = 0.2
 
-# A database is in use if one of these tables has a row. Even an unused one may have pauses, queues and audit entries.
+# A database is in use if one of these tables has a row. Even an unused database may have pauses, queues and audit
+# entries.
 _LIFE: Final = (jobs, job_runs, schedules, ticks_table)
 
 Progress = Callable[[str, int, int], None]
@@ -80,9 +81,9 @@ def copy(
     *wait* is how long to wait for running jobs on the old side; if None, refuse to copy while a job is running. Raises
     CopyRefused, ForeignDatabase or DatabaseError.
 
-    At most one side is open at any time. If the copy fails before COMMIT, nothing is written to the new side. Then the
-    old side is reopened if this copy closed it, unless another copy has begun since. After COMMIT, the old side stays
-    closed.
+    At most one side is open at any time. If the copy fails before COMMIT, nothing is written to the new side. In that
+    case the copy also reopens the old side, if this copy had closed it and no other copy has begun since. After COMMIT,
+    the old side stays closed.
     """
     if not source.is_sqlite or target.is_sqlite:
         raise UsageError("db copy copies only from SQLite to PostgreSQL; for others, use the database's own tools")

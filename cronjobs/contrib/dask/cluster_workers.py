@@ -342,7 +342,7 @@ class ClusterWorkers(Workers):
             self._over.append((far, GuardReport.decode(row.ended)))
 
     def _close(self, some: list[FarAttempt]) -> None:
-        """End the attempts in *some* that no worker runs. If another one must stop, ask its guard to stop it."""
+        """End the attempts in *some* that no worker runs. If a running attempt must stop, ask its guard to stop it."""
         some = [far for far in some if far.key.job_id in self._far and all(far is not other for other, _ in self._over)]
         if not some:
             return

@@ -9,7 +9,8 @@ from cronjobs.model import Failed, Outcome, Released, rough
 from cronjobs.text import ERROR_LIMIT, one_line
 
 DIFFERS_FOR: Final = timedelta(minutes=10)  # for this long, a deploy may be why a worker's code differs
-DIFFERS_AFRESH: Final = timedelta(hours=1)  # after this long without a difference, the next belongs to another deploy
+# after this long without a difference, the next difference belongs to another deploy
+DIFFERS_AFRESH: Final = timedelta(hours=1)
 DIFFERS_AGAIN: Final = timedelta(seconds=20)  # time until the next try during a deploy
 AWAY_AGAIN: Final = timedelta(seconds=10)  # time until the next try if the cluster could not begin the attempt
 

@@ -29,8 +29,8 @@ _lock: Final = threading.Lock()
 def _settings_here(claimed: Settings) -> Settings:
     """Return the settings in the worker's own file, else *claimed*, the claiming host's. Raises CronjobsError.
 
-    Either way they hold the worker's own secrets, because the claiming host sends none. What sets up the handlers there
-    (Django under manage.py) also sets them up here, unless the worker's file says otherwise.
+    In both cases the settings hold the worker's own secrets, because the claiming host sends none. If the worker has no
+    ``setup:`` of its own, it uses the claiming host's setup, such as Django's under manage.py.
     """
     file = Path(os.environ.get("CRONJOBS_CONFIG") or "cronjobs.yaml")
     if file.exists():

@@ -92,7 +92,7 @@ def exit_code(child: int) -> int:
 
 
 class DemoFailed(CronjobsError):
-    """The demo saw what it did not expect, which is a bug in cronjobs, or the folder of --keep cannot be made."""
+    """A result of the demo was wrong, which is a bug in cronjobs, or the folder of --keep cannot be made."""
 
 
 def demo(

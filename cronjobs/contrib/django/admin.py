@@ -42,7 +42,7 @@ from cronjobs.text import clean, one_line, visible
 MOST_COUNTED: Final = 10_000  # lists stop counting at this many rows, because counting ten million rows takes seconds
 RECENT: Final = 1000  # filters offer the types and queues of this many newest jobs
 ATTEMPTS: Final = 20
-STOPPED_SHOWN: Final = 5  # name the effect that has stopped a job for this many jobs, and count the rest
+STOPPED_SHOWN: Final = 5  # for at most this many jobs, name the effect that has stopped the job; count the rest
 LONGEST: Final = 20_000  # a longer value is cut to this many characters
 
 
@@ -90,7 +90,7 @@ def _text(value: Any) -> str:
 
 
 def _column(name: str) -> Callable[[Any, Any], str]:
-    """Make a column that shows the field *name* through ``_text``."""
+    """Make a column that shows the value of the field called *name*, made safe by ``_text``."""
 
     @admin.display(description=name.replace("_", " "))
     def shown(_admin: Any, row: Any) -> str:

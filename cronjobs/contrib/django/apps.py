@@ -47,7 +47,10 @@ def modules_of_apps() -> Iterator[str]:
 
 
 def import_modules_of_apps() -> None:
-    """Import the apps' modules in a process that is not a tick. Skip those that fail to import, which ticks report."""
+    """Import the apps' modules in a process that is not a tick.
+
+    Skip modules that fail to import: ticks report the errors.
+    """
     for module in modules_of_apps():
         with suppress(Exception):
             import_module(module)

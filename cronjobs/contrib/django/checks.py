@@ -136,7 +136,8 @@ def _are_other_tables(connection: Any, jobs: str) -> bool:
 def _our_tables(connection: Any) -> tuple[Any, ...]:
     """Return what identifies our tables in the database of *connection*.
 
-    Settings do not: several aliases may lead to the same tables, with another role, through a pooler or on a standby.
+    Settings do not identify the tables: several aliases may lead to the same tables, with another role, through a
+    pooler or on a standby.
     """
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":

@@ -55,7 +55,10 @@ class CleanConnections:
 
 
 def _end_statements_of_dead_runner(connection: Any, **_: Any) -> None:
-    """Have PostgreSQL cancel the statements of *connection* if this process dies, or they would even be committed."""
+    """Have PostgreSQL cancel the statements of *connection* if this process dies.
+
+    Otherwise PostgreSQL would finish the statements, and even commit them.
+    """
     if connection.vendor == "postgresql" and connection.connection not in _ENDED_WITH_US:
         # A server that cannot do this, for example on Windows, refuses the setting.
         with suppress(DatabaseError), connection.cursor() as cursor:
@@ -128,7 +131,7 @@ def _cleaned(connection: Any, *, last: bool) -> str | None:
             connection.connection.rollback()
     connection.close()
     if connection.in_atomic_block:
-        # Django still assumes an open transaction. Without this connection object, it makes a new one.
+        # This connection object still assumes an open transaction. Delete it, so that Django makes a new one.
         del connections[connection.alias]
     return begun_by
 

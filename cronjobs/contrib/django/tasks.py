@@ -115,7 +115,7 @@ class CronjobsBackend(BaseTaskBackend):
                 queue=task.queue_name,
                 priority=level_of(task.priority),
             )
-            # created_at is by the database's clock, and get_result returns it too.
+            # created_at comes from the database's clock, and get_result returns it too.
             times = JobModel.objects.using(connection.alias).filter(id=made.id).values_list("created_at", flat=True)
             _set(result, enqueued_at=times[0] if made.id else as_djangos(SYSTEM.now()))
         if made.id is None:
@@ -241,7 +241,7 @@ class CronjobsBackend(BaseTaskBackend):
 
 
 def _task(job_type: str) -> Any:
-    """Return the project's task for *job_type*, or None. Import the apps' modules, never a path that a row names."""
+    """Return the project's task for *job_type*, or None. Import the apps' modules, never a path from a row."""
     if job_type not in task_jobs.KNOWN:
         import_modules_of_apps()
     return task_jobs.KNOWN.get(job_type)

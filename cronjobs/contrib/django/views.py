@@ -137,7 +137,7 @@ def _mounted(connect: Connect | None, may_see: Asked, may_act: Asked, config: st
 
 
 class DoorsOfTest:
-    """In tests, gives the pages Django's own connection. No other sees the rows of a test's open transaction."""
+    """In tests, gives the pages Django's own connection. Only it sees the rows of a test's open transaction."""
 
     def read(self) -> AbstractContextManager[Connection]:
         return ours()

@@ -126,7 +126,7 @@ def rights(patient: ExaminedSite) -> Diagnosis:
 
 
 def _kind_by(held: Sequence[statements.HeldRights]) -> Role:
-    """Guess from its rights what a role is for, if its name is none of our default names."""
+    """Guess the purpose of a role from its rights, if the role's name is none of our default names."""
     changes = {each.relation for each in held if (each.rights | each.partly) & {"INSERT", "UPDATE", "DELETE"}}
     if held and not changes:
         return Role.READ

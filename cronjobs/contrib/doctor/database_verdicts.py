@@ -70,10 +70,9 @@ def unreachable(why: str, *, no_file: bool) -> Diagnosis:
 class Blocker:
     """A session whose locks make sessions of cronjobs wait, or make ticks skip jobs.
 
-    ``table`` is the table of ours that the session has locked as a whole, or None. ``since`` is when its transaction
-    began. If ``is_wait``, this user may not see that, so ``since`` is when the first session began to wait. If
-    ``jobs_only``, no session waits, but the session has locked or changed jobs. ``pid`` is 0 for a prepared
-    transaction.
+    ``table`` is our table that the session has locked as a whole, or None. ``since`` is when its transaction began. If
+    ``is_wait``, this user may not see that, so ``since`` is when the first session began to wait. If ``jobs_only``, no
+    session waits, but the session has locked or changed jobs. ``pid`` is 0 for a prepared transaction.
     """
 
     pid: int

@@ -91,7 +91,7 @@ def crontab(patient: ExaminedSite) -> Diagnosis:
             every = at_their_pace(connection, patient.settings).run.every
             found = _fired(connection, every, patient.host)
             begun = [tick.started_at for tick in statements.ticks_of_host(connection, patient.host)]
-        # A line that is gone now may have started the ticks from before the crontab's last change, so ignore them.
+        # Ignore ticks from before the crontab's last change, since a line that is now gone may have started them.
         changed = program.changed_at()
         still = found.last_at is not None and found.now - found.last_at <= found.quiet_after
         is_ticking = still and len(begun) >= STEADY_TICKS and (changed is None or changed < max(begun))

@@ -47,12 +47,13 @@ _KEEPS_WRITERS_OUT: Final = "('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLo
 def blockers(connection: Connection) -> Sequence[Row[Any]]:
     """Return the fields of a ``Blocker`` for each session that makes ticks wait, or makes them skip jobs.
 
-    Such a session has one of these: a lock on one of our tables; another session that waits for it, which belongs to
-    cronjobs or uses our tables; locked or changed jobs (no session waits for these, because claims skip locked rows).
-    Sessions that wait themselves are left out.
+    The result has sessions of three kinds. Some hold a lock on one of our tables. Some make another session wait; the
+    waiting session belongs to cronjobs or uses our tables. Some have locked or changed jobs, and make no session wait,
+    because claims skip locked rows. Sessions that are waiting themselves are left out.
 
-    An ordinary role sees neither the state of another user's session nor when its transaction began. For such a session
-    the time is when the first session began to wait. If it has only locked or changed jobs, it is left out.
+    An ordinary role does not see the state of another user's session, or when its transaction began. For another user's
+    session, ``since`` is when the first session began to wait for it. If the other user's session has only locked or
+    changed jobs, it is left out.
     """
     return connection.execute(
         text(

@@ -92,7 +92,10 @@ def woken(seen: Woken) -> Check:
 
 @dataclass(frozen=True)
 class Stopped:
-    """Work that had to be stopped: how long it ran and was allowed to, whether its process lives, the job's status."""
+    """Work that had to be stopped.
+
+    The fields: how long it ran, how long it was allowed to run, whether its process is alive, and the job's status.
+    """
 
     worked_s: float
     allowed_s: float

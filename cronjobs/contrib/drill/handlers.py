@@ -104,7 +104,7 @@ def endless() -> NoReturn:
 
 
 def work_for_ever(name: str) -> NoReturn:
-    """Write the pid once, then a heartbeat every 50 ms. The last one shows the drill when the work really ended."""
+    """Write the pid once, then a heartbeat every 50 ms. The last heartbeat shows when the work really ended."""
     (FOLDER / f"{name}.pid").write_text(f"{os.getpid()}\n")
     with (FOLDER / f"{name}.alive").open("w") as alive:
         while True:

@@ -30,13 +30,13 @@ from cronjobs.contrib.drill.stage import (
 from cronjobs.contrib.drill.statements import RECEIPT
 from cronjobs.engine.store.enqueue import job_status
 
-# Interrupt a runner when the server has accepted this many of its mails without an answer yet.
+# Interrupt a runner when the server has accepted this many of its mails, but has not answered yet.
 CAUGHT: Final = 2
 # Seconds from SIGTERM to the mail server's answer. A runner that did not wait for the answer would have exited by then.
 ANSWER_DELAY_S: Final = 0.5
 TERM_TO_KILL_S: Final = 2.0  # seconds from SIGTERM to SIGKILL
 HANG_TIMEOUTS_S: Final = (2.0, 4.0, 8.0)
-ROUNDS: Final = 5  # of repairs by the operator, at most; one is enough if no runner dies in between
+ROUNDS: Final = 5  # the operator repairs at most this many times; once is enough if no runner dies in between
 WAITS: Final = ("queued", "failed", "running")
 
 

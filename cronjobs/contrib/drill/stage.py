@@ -36,7 +36,7 @@ MARK_VARIABLE: Final = "CRONJOBS_DRILL"  # every process of this drill has this 
 
 POLL_S: Final = 0.02
 PATIENCE_S: Final = 60.0  # how long to wait for what must happen even on a busy machine
-AT_ONCE_S: Final = 0.5  # an operation that no lock blocks starts within this many seconds
+AT_ONCE_S: Final = 0.5  # an operation starts within this many seconds if no lock blocks it
 
 
 class StuckError(CronjobsError):
@@ -44,7 +44,7 @@ class StuckError(CronjobsError):
 
 
 def until(condition: Callable[[], object], what: str, within_s: float = PATIENCE_S) -> None:
-    """Wait until *condition* is true. Raises StuckError, which says *what* did not happen, if it takes too long."""
+    """Wait until *condition* is true. If that takes too long, raise StuckError, which says *what* did not happen."""
     give_up_at = SYSTEM.monotonic() + within_s
     while not condition():
         if SYSTEM.monotonic() >= give_up_at:

@@ -36,7 +36,7 @@ def found(connection: Connection, _settings: Settings, now: datetime) -> Finding
 def judge_runs(runs_of_names: Iterable[Sequence[LatestRun]], now: datetime) -> Findings:
     """Find absent and overlapping runs. *runs_of_names* holds at least one run per name, newest first. Pure.
 
-    An overlap begins with the first of the newest runs that each began during the run before it.
+    If several of the newest runs each began during the run before, the overlap begins with the first of them.
 
     ``again_at`` of the result is the instant at which the next expected run becomes absent.
     """

@@ -93,7 +93,7 @@ class Recording:
         return f"{why}; {unkept}" if unkept else None
 
     def is_worth_reporting(self) -> bool:
-        """Whether to report ``refused`` now: at once, then hourly, after a day daily. Never raises."""
+        """Whether to report ``refused`` now: at once, then hourly, and after a day only daily. Never raises."""
         try:
             from cronjobs.clock import SYSTEM
             from cronjobs.contrib.exec.refusals import refusals

@@ -27,8 +27,9 @@ KEPT: Final = dict.fromkeys(FINAL, timedelta(days=90))
 def recorded() -> Settings | None:
     """Return the settings of the user's own database, or None if exec has recorded nothing there.
 
-    First deliver spooled runs to it, settle runs whose exec was killed, and follow the crontab. Ticks do not open
-    this database, and exec stops opening it once all crontab lines record for a project. Errors are ignored.
+    First deliver spooled runs to it, settle runs whose exec was killed, and follow the crontab. Ticks do not open this
+    database, and exec stops opening it once the runs of all crontab lines are recorded for a project. Errors are
+    ignored.
     """
     if not has_runs():
         return None
@@ -76,8 +77,8 @@ def settle_lost(database: Database) -> None:
 def follow_crontab(database: Database, config: str | None) -> None:
     """Expect runs of the lines of this user's crontab, and of no line that the user has removed.
 
-    A line that records for another project than *config* counts as removed. ``unwrap`` removes all lines, and a later
-    ``wrap`` brings them back: a line that is back is expected from now on.
+    If a line's runs are recorded for a project other than *config*, the line counts as removed. ``unwrap`` removes all
+    lines, and a later ``wrap`` brings them back: a line that is back is expected from now on.
     """
     host, user = Identity.here().host, os_user()
     with database.read() as connection:

@@ -92,7 +92,10 @@ def _write(old: str, new: Rewritten, dry_run: bool) -> None:
 
 
 def _name_recorded_elsewhere(old: str, file: Path | None) -> None:
-    """Report the wrapped lines of *old*, which wrap leaves unchanged, that record for a project other than *file*."""
+    """Report the wrapped lines of *old* whose runs are recorded for a project other than *file*.
+
+    wrap leaves these lines unchanged.
+    """
     elsewhere: dict[str | None, list[int]] = {}
     for line in job_lines(old):
         if unwrapped(line) is not None and (project := exec_config(line)) != (None if file is None else str(file)):

@@ -306,7 +306,7 @@ def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Metric]:
 
 def _ticks(connection: Connection, workers: int) -> list[Metric]:
     last = Metric("cronjobs_last_tick_timestamp_seconds", "gauge", "When the last tick began, on any host.")
-    # newest_tick goes by id: a tick of a host whose clock is years ahead has a later time.
+    # newest_tick selects by id, since a tick of a host whose clock is years ahead would have the latest time.
     if (newest := explaining.newest_tick(connection)) is not None:
         last.put(_seconds(newest.started_at))
     places = Metric("cronjobs_workers", "gauge", "The number of jobs that one tick runs at once (run.workers).")

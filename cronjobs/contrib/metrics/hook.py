@@ -1,4 +1,4 @@
-"""The hook of metrics in ticks. It writes the textfile that ``metrics:`` names."""
+"""The hook of metrics in ticks. It writes the textfile given in ``metrics:``."""
 
 from __future__ import annotations
 

@@ -17,8 +17,6 @@ TICKS_READ: Final = 1000
 
 @dataclass(frozen=True)
 class DueNext:
-    """A schedule, and when it is next due."""
-
     id: int
     name: str
     active: bool
@@ -45,7 +43,10 @@ def queue_rows(connection: Connection) -> Sequence[Row[Any]]:
 
 
 def ticks_lately(connection: Connection, within: timedelta) -> list[Row[Any]]:
-    """Return the last tick of each host that has ticked *within* this time. Read only the newest TICKS_READ ticks."""
+    """Return the last tick of each host that ticked no more than *within* ago.
+
+    Read only the newest TICKS_READ ticks.
+    """
     rows = run(
         connection,
         f"SELECT t.host, t.not_started FROM {TICKS} t WHERE t.started_at >= {after_now(':ago_s')} "

@@ -81,7 +81,7 @@ def _quoted(value: str) -> str:
 def as_yaml(
     found: ImportedCrontab, *, of: str, timezone: str, sender: str, env_file: str | None = None, secrets: Secrets = NONE
 ) -> str:
-    """Return the YAML made from the crontab that *of* names.
+    """Return the YAML made from a crontab. *of* is the crontab's name.
 
     *sender* is the From address of alerts if the crontab sets no MAILFROM. The YAML has the *secrets* only as
     ``${NAME}``. *env_file* names the file with their values, or is None.

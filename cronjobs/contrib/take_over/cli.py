@@ -38,7 +38,7 @@ from cronjobs.text import one_line, visible
 
 MODE: Final = 0o600  # like a crontab, the files may contain passwords
 DAYS: Final = 400  # look this far ahead by default: a year, with every clock change
-SMTP_PORT: Final = 25  # where alerts go to a mail server without port:
+SMTP_PORT: Final = 25  # the port that alerts use if the file sets no port: for the mail server
 SHOWN: Final = 5  # print at most this many instants for each difference
 LISTED: Final = 100  # with --json, print at most this many instants for each difference
 

@@ -190,7 +190,8 @@ def restore(
 def _require_same(pairs: Sequence[Pair], cron: WhichCron) -> None:
     """Raise CrontabError if ``compare`` finds a line that its schedule would run differently.
 
-    Times that are as ``import`` writes them are accepted, although cron may start a line otherwise at a clock change.
+    If a schedule still has the times that ``import`` wrote, they are accepted, although cron may start the line at
+    other times around a clock change.
     """
     found = _differing([pair for pair in pairs if pair.same_command], cron)
     if not found:
@@ -208,7 +209,7 @@ def _require_same(pairs: Sequence[Pair], cron: WhichCron) -> None:
 
 
 def _differing(pairs: Sequence[Pair], cron: WhichCron) -> list[LineDifference]:
-    """Return the differences that ``compare`` finds, except in times that are as ``import`` writes them."""
+    """Return the differences that ``compare`` finds, but ignore times that are still as ``import`` wrote them."""
     doubtful = [
         pair
         for pair in pairs
@@ -221,9 +222,9 @@ def _differing(pairs: Sequence[Pair], cron: WhichCron) -> list[LineDifference]:
 
 
 def _require_none_waiting(file: Path, old: str, schedules: Collection[str]) -> None:
-    """Raise CrontabError if runs of *schedules* wait, which ticks would run late, in addition to new runs.
+    """Raise CrontabError if old runs of *schedules* are waiting. Ticks would run these late, in addition to new runs.
 
-    The trial tick reports a database that cannot be read.
+    If the database cannot be read, do nothing here: the trial tick reports that.
     """
     runs = UnfinishedRuns()
     with suppress(CronjobsError):
@@ -266,7 +267,7 @@ def _require_no_other_host(file: Path, old: str) -> None:
 
 
 def _require_no_other_work(file: Path, old: str, restored: str) -> None:
-    """Raise CrontabError if the ticks that restore stops also do other work than the lines of *restored*."""
+    """Raise CrontabError if restore would stop ticks that also do other work than the lines of *restored*."""
     if crontab.find(old, file) is None:
         return
     settings = settings_of_ticks(file, old)

@@ -161,7 +161,10 @@ def answer(body: str | bytes, kind: str = HTML) -> Response:
 
 
 def led_to(where: str) -> Response:
-    """Return a redirect to *where*, to answer a POST, or to lead from the one-time link to an address without token."""
+    """Return a redirect to *where*.
+
+    It answers a POST, or leads from the one-time link to an address without the token.
+    """
     response = redirect(where, 303)
     response.data = b""
     response.headers.update(HEADERS)

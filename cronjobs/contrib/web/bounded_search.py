@@ -2,7 +2,7 @@
 
 An index finds rows by status, ``since`` and ids. Python checks each of these rows against the rest of the Filter. So a
 search for a rare word does not read a million rows: it stops, reports how many rows it has read, and can continue after
-the last of them. It compares masked texts, or a visitor could find out a secret letter by letter.
+the last of them. The search compares masked texts. Otherwise a visitor could find out a secret letter by letter.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ NOBODY: Final = (0,)  # no job has this id
 
 
 def _with_ids(connection: Connection, wanted: Filter) -> Filter:
-    """Replace the filter's key with the id of the job that has the key, or that released it last."""
+    """Replace the filter's key with the id of the job that has it, or else of the last job that released it."""
     if wanted.key is None:
         return wanted
     found = job_of_key(connection, wanted.key)
@@ -316,7 +316,7 @@ ACTS_READ: Final = 5_000
 
 
 def done_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Counter[str]:
-    """Return how many jobs a change has changed so far, by actor, as the audit entries with the filter *of* say."""
+    """Count, by actor, the jobs that a change has changed so far. *of* is the filter in its audit entries."""
     done: Counter[str] = Counter()
     for row in _acts(connection, bulk, of, audit.c.subject == "jobs"):
         done[row.actor] += len(row.detail.get("ids", ()))

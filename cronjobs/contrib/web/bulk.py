@@ -1,8 +1,8 @@
 """Retry, cancel or dismiss many jobs. First a page says what will happen, then each request does one step.
 
-A step's form has everything that the step needs, and the address of the page after it has everything that the next step
-needs. If that page is closed, the remaining jobs stay unchanged, and its address continues the change. The audit trail
-records what has been done so far.
+A step's form has everything that the step needs. The address of the page that answers the form has everything that the
+next step needs. If the visitor closes that page, the remaining jobs stay unchanged, and opening the address again
+continues the change. The audit trail records what has been done so far.
 """
 
 from __future__ import annotations

@@ -37,11 +37,11 @@ def app(
 ) -> Mounted:
     """Return the pages as one WSGI callable. You can mount it at any path, because it honours SCRIPT_NAME.
 
-    *connect* is ``engine.connect`` of the app's SQLAlchemy engine. Without *connect*, the pages open the database that
-    the configuration names. *viewer* gets the WSGI environment and returns the user's name, or None for a user who may
-    see nothing. Without *viewer*, nobody sees anything. *may_act* gets the WSGI environment and returns whether the
-    user may act. Without *may_act*, nobody may act. *config* is the path of cronjobs.yaml (default: $CRONJOBS_CONFIG,
-    else ./cronjobs.yaml). Nothing reads the file or opens the database before the first request.
+    *connect* is ``engine.connect`` of the app's SQLAlchemy engine. Without *connect*, the pages open the database given
+    in the configuration. *viewer* gets the WSGI environment and returns the user's name, or None for a user who may see
+    nothing. Without *viewer*, nobody sees anything. *may_act* gets the WSGI environment and returns whether the user
+    may act. Without *may_act*, nobody may act. *config* is the path of cronjobs.yaml (default: $CRONJOBS_CONFIG, else
+    ./cronjobs.yaml). Nothing reads the file or opens the database before the first request.
     """
     return Mounted(connect, AppAccess(viewer, may_act), None if config is None else Path(config))
 
@@ -116,7 +116,8 @@ def flask_blueprint(
     blueprint = flask.Blueprint(name, __name__)
 
     def show(path: str = "") -> Any:
-        # Pass the request's stream, not its data, so that no large body of a visitor without access is read.
+        # Pass the request's stream, not its data. Otherwise a visitor without access could make the app read a large
+        # body.
         environ = dict(flask.request.environ) | {"wsgi.input": flask.request.stream}
         mount, whole = environ.get("SCRIPT_NAME", ""), environ.get("PATH_INFO", "")
         before = whole[: len(whole) - len(path.encode().decode("latin-1"))].rstrip("/")

@@ -83,9 +83,9 @@ class AppConnections:
 class Current:
     """The current settings and job types.
 
-    ``now`` reads the configuration again after one of its files has changed or gone, and as long as ticks refuse it. If
-    it is unreadable, the earlier settings stay, and the faults become their ``problems``, so that the pages report what
-    "cronjobs status" prints.
+    ``now`` reads the configuration again if one of its files has changed or is gone. It also does so as long as ticks
+    refuse the configuration. If the configuration is unreadable, the earlier settings stay, and the faults become their
+    ``problems``, so that the pages report what "cronjobs status" prints.
 
     The job types are those in the file, and those that this process has imported. To judge whether a due job can run,
     the pages use the job types that ticks have recorded.
@@ -105,7 +105,7 @@ class Current:
             stamps = self._stamps()
             if self.reload is not None and (self.settings.broken or stamps != self._read):
                 self.settings = _read_again(self.settings, self.reload)
-                # Keep the stamps from before the reading: the file may have changed meanwhile.
+                # Keep the stamps from before the file was read: the file may have changed meanwhile.
                 self._read = self._stamps() | stamps
                 self._types = assembled(self.settings, [])
             return self.settings, self._types

@@ -1,4 +1,4 @@
-"""The main pages as one file for a mail or a ticket, which has no links or scripts, and loads nothing."""
+"""The main pages as one file for a mail or a ticket. The file has no links or scripts, and loads nothing."""
 
 from __future__ import annotations
 

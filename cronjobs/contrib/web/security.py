@@ -1,6 +1,7 @@
 """Decide who may see the pages and who may act.
 
-With ``cronjobs web``, the first browser that opens the printed link may. In an app, the app's code decides.
+With ``cronjobs web``, the first browser that opens the printed link may see the pages, and with --actions it may act.
+In an app, the app's code decides.
 """
 
 from __future__ import annotations

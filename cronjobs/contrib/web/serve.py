@@ -28,7 +28,8 @@ except ModuleNotFoundError:
     raise WebMissing from None
 
 THREADS: Final = 8
-# A client must send a whole request within this time. It has as long to read a ready answer and send the next request.
+# A client must send a whole request within this time. It has the same time again to read a ready answer and send the
+# next request.
 TIMEOUT_S: Final = 30.0
 LONGEST_HEAD: Final = 32 * 1024  # bytes
 MOST_WAITING: Final = 500  # at most this many connections may wait for the rest of a request

@@ -63,7 +63,7 @@ def ack(
             with database.write() as connection:
                 acknowledge(connection, meant, until=ends, now=now, by=operator(), host=host, why=why)
             found, now = _findings(database, settings)
-            # A finding of these kinds is about past events, so the ack ends the finding for good.
+            # Findings of these kinds are about past events, so an ack ends them for good.
             if meant.kind in KINDS and not as_json:
                 complain(f"{safe(finding)}: acknowledged for good")
                 leaving.leave(0, stuck=False)

@@ -39,7 +39,7 @@ def check(
 
     The command reads the file, imports the handlers, and compares the two: job names, payloads, time limits, commands
     on cron's PATH, folders that must be writable. Notes list what may surprise you, such as schedules affected by a
-    clock change. With --live or --against, notes that need only the file are not printed. --live also reads the
+    clock change. With --live or --against, the command leaves out notes that need only the file. --live also reads the
     database, and lists what is wrong there, as "cronjobs status" does. Run "cronjobs check" in CI and after each edit.
     Before a deploy, use --against: it reads every waiting, running, failed and dead job in the production database, and
     lists those whose payload the new handlers would not accept. The command writes nothing.

@@ -55,9 +55,9 @@ def ask_database(settings: Settings, known: JobTypes | None) -> Live:
     found = judge(health, settings)
     ours = {row_of(*fault) for fault in faults_here(health.faults, (*settings.problems, *health.log))}
     elsewhere = [each for each in found if each.kind == "config" and each.subject and not ours.issuperset(wrong(each))]
-    # Skip each finding whose cause is a fault in a configuration file or its code, since the fault itself is reported.
-    # For this host's faults, however, ``check`` does not report the schedules that wait because of them. So keep the
-    # finding "behind", which lists the schedules that are due but have not fired.
+    # A fault in a configuration file or its code may cause other findings. Skip those findings, since the fault itself
+    # is reported. There is one exception: if the fault is on this host, ``check`` does not report the schedules that
+    # wait because of it. So keep the finding "behind", which lists the schedules that are due but have not fired.
     config = [each for each in found if each.kind == "config"]
     covering = [by for each in config for by in each.covers if each in elsewhere or by.key != "behind"]
     # Leave out these kinds: ``check`` already reports the faults in the file on this host.

@@ -151,10 +151,10 @@ def install(
 
 
 def _with_orphans(text: str, wanted: CrontabArgs) -> tuple[str, dict[str, list[int]]]:
-    """Hand over to *wanted* the swapped lines that its schedules run, if no ticks of their old configuration run them.
+    """Hand swapped lines over to *wanted* if its schedules run them, and their old configuration no longer does.
 
-    That is so if the configuration was moved away, or if the crontab has no block for it. Without this, no command
-    would know who runs these lines.
+    A configuration no longer runs its lines if its file was moved away, or if the crontab has no block for it. Without
+    the handover, no command would know who runs these lines.
     """
     taken: dict[str, list[int]] = {}
     for path, numbers in swapping.swapped_to(text).items():
@@ -185,7 +185,7 @@ def remove(context: typer.Context, config: ConfigOption = None, dry_run: DryRunO
 
 
 def settings_of_ticks(file: Path, text: str) -> Settings:
-    """Read *file* for a question about its ticks: the crontab *text* alone may set the database's address.
+    """Read *file* with the variables of its ticks, since the database's address may be only in the crontab *text*.
 
     Raises ConfigError.
     """
@@ -329,8 +329,8 @@ def write(old: str, new: str) -> None:
 def trial(wanted: CrontabArgs, environment: dict[str, str], force: bool, run_by_cron: Collection[str]) -> host.BareTick:
     """Run one tick in cron's environment. Raises TrialTickFailed if the tick fails, unless *force*.
 
-    If the tick would refuse to apply the file, no tick runs, since it would go on with the schedules in the database.
-    ``host.bare_tick`` explains *run_by_cron*.
+    If ticks would refuse to apply the file, this function runs no tick, since that tick would use the schedules in the
+    database. ``host.bare_tick`` explains *run_by_cron*.
     """
     if not force and (refused := _why_refused(wanted, environment)):
         raise crontab.CrontabError(

@@ -102,7 +102,7 @@ def _warn_of_autogenerate(folder: Path, database: Database) -> None:
 
 
 def _warn_of_rights(database: Database) -> None:
-    """Warn of roles that lack rights on new tables. To get these rights, apply the output of ``db grants`` again."""
+    """Warn of roles that lack rights on new tables. The user can grant them by applying ``db grants`` again."""
     if database.is_sqlite:
         return
     with database.read() as connection:

@@ -59,9 +59,9 @@ def dev(
     """Run ticks in the foreground as soon as jobs are due, and print each event, while you write handlers.
 
     A tick starts as soon as a job is due, and otherwise every few seconds. Each tick is a new process, so edits to the
-    handlers or the file apply from the next tick on. Schedules do not fire without --schedules. A message that every
-    tick repeats is printed once. Ctrl-C stops claiming, gives running jobs their shutdown grace, and exits with 0. A
-    second Ctrl-C ends the tick at once.
+    handlers or the file apply from the next tick on. Schedules do not fire without --schedules. If ticks repeat a
+    message, it is printed only once. Ctrl-C stops claiming, gives running jobs their shutdown grace, and exits with 0.
+    A second Ctrl-C ends the tick at once.
     """
     pause = parse_values.span(every, "--every", above_zero=True)
     settings = load_settings(source)
@@ -175,7 +175,7 @@ class _Ticks:
 
 
 class _Watch:
-    """Detects newly due work. Due work that the last tick left waiting does not start another tick."""
+    """Detects newly due work. If the last tick left due work waiting, that work starts no other tick."""
 
     def __init__(self, file: Path | None, environ: Mapping[str, str], schedules: bool) -> None:
         self.schedules = schedules

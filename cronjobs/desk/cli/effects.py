@@ -34,7 +34,8 @@ LISTED_JOBS = 20
 class Standing(StrEnum):
     """The state of an effect, as the list shows it."""
 
-    UNKNOWN = "unknown"  # an attempt began the effect and ended, or its process ended, before it recorded an outcome
+    # an attempt began the effect, but the attempt or its process ended before it recorded an outcome
+    UNKNOWN = "unknown"
     STOPPED = "stopped"  # the effect's outcome is unknown, and a job died because of that
     SKIPPED = "skipped"  # the effect's outcome is unknown, but on_unknown counted the effect as done
     RUNNING = "running"

@@ -91,7 +91,11 @@ class _Asked:
 
     @property
     def read_from(self) -> datetime:
-        """From when on to read ticks, to compare a host's first tick of the range with its tick before."""
+        """The time from which to read ticks.
+
+        It is earlier than the range, because a host's first tick in the range is compared with the host's tick before
+        it.
+        """
         return max(self.begin, _FIRST + FORGOTTEN) - FORGOTTEN
 
     @property
@@ -315,7 +319,7 @@ def _gaps(
 ) -> list[dict[str, Any]]:
     """Return the times without ticks: of all hosts together, and of one host while others ticked.
 
-    A shorter time in which a tick of a host did not start counts if a later tick of the host recorded why.
+    A gap may be shorter than the usual limit if a later tick of the host recorded why a tick did not start in the gap.
     """
     limit = quiet_after(every)
     gaps = [_gap(connection, row, limit, None) for row in store.tick_gaps(connection, asked.begin, limit)]
@@ -332,7 +336,7 @@ def _gaps(
         of_host = [gap for gap in gaps if gap["host"] in (None, row.host)]
         if not any(gap["started_at"] < until and since < gap["finished_at"] for gap in of_host):
             why = did_not_start(f"host {safe(row.host, 80)}", kept_from_starting(row.did))
-            # A tick that a person started ended the gap without recording why.
+            # If a person started the tick that ended the gap, that tick did not record why.
             first = store.first_ticks(connection, since, until, row.host)
             host = row.host if False in first and first[False] < first[True] else None
             gaps.append({"kind": "gap", "started_at": since, "finished_at": first[True], "reason": why, "host": host})
@@ -350,7 +354,7 @@ def _gaps(
 
 
 def _ended(gaps: Iterable[Mapping[str, Any]], by: datetime) -> list[datetime]:
-    """Return when the gaps without any tick began, if a tick ended them before *by*. That tick settled what was due."""
+    """For each gap of all hosts that a tick ended before *by*, return the start. That tick settled what was due."""
     return [
         gap["started_at"]
         for gap in gaps

@@ -33,7 +33,7 @@ class ImportTimeout(BaseException):
 def known_types(settings: Settings) -> JobTypes:
     """Return the job types registered on this host.
 
-    An import that takes longer than a whole tick may take is ended, and is a fault like any import that fails.
+    If an import takes longer than run.budget, this function stops it, and records a fault, as for an import that fails.
     """
     with users_code():
         try:
@@ -45,7 +45,7 @@ def known_types(settings: Settings) -> JobTypes:
 
 @contextmanager
 def _limited(budget: timedelta) -> Iterator[None]:
-    """Raise ImportTimeout in the block when *budget* is over, and once a second from then on."""
+    """Raise ImportTimeout in the block when *budget* is over, and once a second after that."""
     # A tick has a limit of its own, and only the main thread receives signals.
     if threading.current_thread() is not threading.main_thread() or any(signal.getitimer(signal.ITIMER_REAL)):
         yield
@@ -74,7 +74,7 @@ def _limited(budget: timedelta) -> Iterator[None]:
 
 
 def _place_of(frame: FrameType | None) -> str:
-    """Return where the innermost module is whose import has not ended, as text to append to a sentence, or ""."""
+    """Return text about the innermost module that is still being imported, to append to a sentence, or ""."""
     while frame is not None and frame.f_code is not known_types.__code__:
         if frame.f_code.co_name == "<module>":
             return one_line(f"; the import is at {frame.f_code.co_filename}, line {frame.f_lineno}", 500)
@@ -170,7 +170,7 @@ def refuse_unknown(settings: Settings, database: Database, job_type: str) -> Non
 
 
 def most_tries(job_type: str, max_attempts: int | None, settings: Settings, types: JobTypes | None) -> int | None:
-    """Return how many tries the job has. Return None if only the handler sets the number and was not imported.
+    """Return how many tries the job has, or None if only the handler sets the number, and it was not imported.
 
     The precedence is the same as in a tick: the job's row, ``job_types:``, ``@job``, ``defaults:``.
     """

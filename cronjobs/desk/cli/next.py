@@ -32,7 +32,7 @@ from cronjobs.text import nearest, one_line
 
 SHOWN: Final = 5  # how many times of one expression or schedule to show without -n
 WINDOW: Final = timedelta(hours=24)  # the list of all schedules covers this span
-FREQUENT: Final = 24  # of a schedule with more occurrences in the window, list only the first
+FREQUENT: Final = 24  # if a schedule has more occurrences in the window, list only the first
 # The table's width in columns. It is wider than any terminal, so that the end of a remark is never cut off.
 WHOLE: Final = 2000
 MARKED: Final = 60  # how many characters of an expression to show around a mistake

@@ -35,7 +35,7 @@ def ticking_besides(here: Collection[str], connection: Connection, every: timede
     """Return the hosts that tick, without those called one of *here*."""
     quiet = quiet_after(every)
     ticking = hosts_that_tick(last_ticks(connection), database_now(connection), quiet)
-    # A host whose last tick is dated far ahead had a wrong clock then, and has not ticked since.
+    # If a host's last tick is dated far ahead, the host's clock was wrong then, and the host has not ticked since.
     return [each for each in ticking if each.host not in here and each.ago >= -quiet]
 
 

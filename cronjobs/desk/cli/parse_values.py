@@ -99,8 +99,9 @@ def instant(given: str, zone: str, option: str, *, past_until: datetime | None =
     """Convert the value of an instant option such as ``--at`` to UTC.
 
     A time without an offset is taken to be in *zone*, which stderr reports. If *past_until* is given, the option is
-    about the past. Then "now" means *past_until*, and a time of day means the last such time before *past_until* (see
-    ``of_day``). A time that the zone's clocks skip or show twice is refused, since it does not name a single instant.
+    about the past. In that case "now" means *past_until*, and a time of day means the last such time before
+    *past_until* (see ``of_day``). A time that the zone's clocks skip or show twice is refused, since it does not name a
+    single instant.
     """
     if past_until is not None and given.strip().lower() == "now":
         return past_until

@@ -120,7 +120,8 @@ def _object(
 ) -> dict[str, Any]:
     """Return the schedule's row with computed values: state, next occurrences, newest run.
 
-    *due*: the first occurrence that no tick has settled and no wrong clock has run. It may be overdue.
+    *due*: the first occurrence that no tick has settled, and that has not run early because of a wrong clock. It may be
+    overdue.
     """
     if stored.status == "retired":
         state = "retired"
@@ -131,7 +132,7 @@ def _object(
     coming = []
     skips = [pause.until for pause in stored.pauses if pause.skip and (pause.until is None or pause.until > now)]
     if state in ("active", "paused") and None not in skips:
-        # A pause does not skip the occurrence at its very end.
+        # A pause does not skip an occurrence that is due exactly when the pause ends.
         after = max([now, *(until - timedelta(microseconds=1) for until in skips if until)])
         first = [due] if due is not None and (due > after or state == "active") else []
         coming = [*first, *_coming(stored.name, stored.definition, max([after, *first]), count - len(first))]

@@ -74,8 +74,9 @@ def runs_line(
 ) -> bool:
     """Return whether *job_type* runs the same command as cron does for *line*, with the same text as its input.
 
-    The job type has the line's shell and text, as ``import`` writes them, or the arguments that a shell makes of the
-    text, as people write them. Without ``stdin:`` the input is *payload*. If that is empty, the command needs no input.
+    Two forms of the job type's command match: the line's shell with the line's text, as ``import`` writes them, and the
+    arguments into which a shell splits the text, as people write them. Without ``stdin:``, the input is *payload*. If
+    *payload* is empty, the command needs no input.
     """
     if job_type is None or (job_type.stdin is None and payload) or (job_type.stdin or "") != line.stdin:
         return False
@@ -84,7 +85,7 @@ def runs_line(
 
 
 def doubled(crontab: str, settings: Settings) -> DoubleRuns:
-    """Find the lines of *crontab* that run a schedule's command, also through ``cronjobs exec``, or have its name."""
+    """Find crontab lines that run a schedule's command, directly or through exec, or that have a schedule's name."""
     lines = [(line, unwrapped(line)) for line in job_lines(crontab)]
     found: dict[str, int] = {}
     wrapped: dict[str, int] = {}
@@ -110,13 +111,13 @@ def types_of_lines(crontab: str, job_types: Mapping[str, JobTypeSettings]) -> se
 
 
 def orphans(crontab: str, settings: Settings, numbers: Collection[int]) -> list[int]:
-    """Return the *numbers* of those swapped lines whose command a schedule of *settings* runs."""
+    """Return those *numbers* whose swapped lines are run by a schedule of *settings*."""
     lines = [(line, unwrapped(line)) for line in job_lines(unswapped(crontab)) if line.number in numbers]
     return sorted(_run_by(settings, lines))
 
 
 def _run_by(settings: Settings, lines: Sequence[tuple[CrontabEntry, CrontabEntry | None]]) -> dict[int, list[str]]:
-    """Map the number of a line to the schedules that run exactly its command, which may be behind ``cronjobs exec``."""
+    """Map a line's number to the schedules that run the same command. The line may run it through ``cronjobs exec``."""
     found: dict[int, list[str]] = {}
     for schedule in settings.schedules.values():
         job_type = settings.job_types.get(schedule.job)
@@ -127,9 +128,9 @@ def _run_by(settings: Settings, lines: Sequence[tuple[CrontabEntry, CrontabEntry
 
 
 def left_to_cron(crontab: str, schedules: Collection[str]) -> list[str]:
-    """Return the names of the lines that cron runs and that are not among the *schedules* of the file.
+    """Return the names of the lines that cron runs, except the names of *schedules* in the file.
 
-    The database may still hold a schedule of such a name if ``restore`` has given the line back to cron.
+    The database may still hold a schedule with one of these names, if ``restore`` has given the line back to cron.
     """
     names = names_of_lines(crontab)
     named = (names.get(line.number) for line in job_lines(crontab))

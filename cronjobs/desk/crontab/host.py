@@ -75,7 +75,7 @@ def environment_of(settings: Mapping[str, str], owner: pwd.struct_passwd, cron: 
 def pam_settings(root: Path = Path("/")) -> dict[str, str]:
     """Return the variables that pam_env(8) sets for cron's commands.
 
-    pam_env reads the file that ``envfile=`` in cron's PAM file names, or else /etc/environment.
+    pam_env reads the file given by ``envfile=`` in cron's PAM file, or else /etc/environment.
     """
     settings = {}
     for service in ("cron", "crond"):
@@ -127,7 +127,8 @@ def bare_tick(
     """Run the block's exact command as cron would: cron's shell, environment and folder, no terminal, a new session.
 
     This is a real tick, so due jobs run. Only ``--json`` is added to the command. After *limit* the process is killed.
-    The tick skips the occurrences so far of the schedules *run_by_cron*, because cron ran their crontab lines.
+    For each schedule in *run_by_cron*, the tick skips the occurrences that are already due, because cron has run the
+    schedule's crontab line.
     """
     line = unescaped(command(config, interpreter)) + " --json"
     try:

@@ -192,8 +192,8 @@ def setting(line: str, cron: Cron) -> tuple[str, str] | None:
 def place_of_block(crontab: str) -> int | None:
     """Return where a new block should go: the start of a line, or None for the end of *crontab*.
 
-    A block at the end has all settings. But if the last of them is ``MAILTO=""``, cron would not mail the output of a
-    failing tick, so the block goes above that line.
+    At the end, all settings of the crontab apply to the block. But if the last setting is ``MAILTO=""``, cron would not
+    mail the output of a failing tick, so the block goes above that line.
     """
     start, inside = 0, False
     last: tuple[tuple[str, str] | None, int | None] = None, None

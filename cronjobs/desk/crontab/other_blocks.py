@@ -38,7 +38,7 @@ class OtherBlock:
 def other_blocks(crontab: str, config: Path, *, root: Path = Path("/")) -> list[OtherBlock]:
     """Return the other configurations' blocks that tick for the same project and database, or whose ticks fail.
 
-    Both configuration files are read as cron's ticks read them, with the variables that each block has.
+    Each configuration file is read as the ticks of its block read it: with the variables that cron gives them.
     """
     paths = _other_paths(crontab, config)
     if not paths:
@@ -73,9 +73,10 @@ def blocks_that_run(crontab: str, restored: str, config: Path) -> list[tuple[str
 
 
 def runs_twice(settings: Settings) -> str | None:
-    """Name the lines of this user's crontab that both cron and the ticks of its block for *settings* run, or None.
+    """Name the lines of this user's crontab that both cron and ticks run, or return None if there are none.
 
-    This is not a finding, because no other host or user could see that it is over.
+    The ticks are those of the crontab's block for *settings*. This is not a finding, because no other host or user
+    could see when the lines no longer run twice.
     """
     if not settings.schedules:
         return None
@@ -113,7 +114,7 @@ def _why(crontab: str, config: Path, path: str, ours: tuple[object, ...] | str, 
 
 
 def _target(crontab: str, config: Path, root: Path) -> tuple[object, ...] | str:
-    """Return the project, environment and database that the block of *config* reaches, or why it reaches none."""
+    """Return the project, environment and database that the block of *config* reaches, or why it cannot reach them."""
     try:
         settings = configuration.load(config, environ=host.environment(crontab, config, root=root))
         return settings.project, settings.environment, _place(parse_url(settings.database, settings.schema))

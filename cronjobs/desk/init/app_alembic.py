@@ -183,11 +183,11 @@ def _script_folders(folder: Path) -> Iterator[Path]:
 
 
 def _named_in(folder: Path) -> Iterator[Path]:
-    """Yield the migrations folders that alembic.ini and pyproject.toml name."""
+    """Yield the migrations folders given in alembic.ini and pyproject.toml."""
     there = names_in(folder)
     if "alembic.ini" in there:
         parser = configparser.RawConfigParser(strict=False)
-        # Flask-Migrate keeps alembic.ini beside env.py and names no folder.
+        # Flask-Migrate keeps alembic.ini beside env.py, and gives no folder in it.
         default = "." if "env.py" in there else "alembic"
         try:
             parser.read_string(read_text(folder / "alembic.ini"))

@@ -47,9 +47,10 @@ class AppPackage:
 class DjangoProject:
     """What the files of a Django project show about it.
 
-    ``settings`` is the module that manage.py names. ``sqlite`` is the SQLite file beside manage.py that the settings
-    use, or None. ``timezone`` is their TIME_ZONE, or None. ``app`` is the folder of the first INSTALLED_APPS entry
-    inside this project, or None. ``has_cronjobs`` is whether INSTALLED_APPS lists cronjobs' own app.
+    ``settings`` is the settings module given in manage.py. ``sqlite`` is the SQLite file beside manage.py that the
+    settings use, or None. ``timezone`` is TIME_ZONE in the settings, or None. ``app`` is the folder of the first
+    INSTALLED_APPS entry inside this project, or None. ``has_cronjobs`` is whether INSTALLED_APPS lists cronjobs' own
+    app.
     """
 
     settings: str
@@ -191,7 +192,7 @@ _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
 def project_names(folder: Path) -> Iterator[str]:
-    """Yield the names that the packaging files give the project. The last one may be empty."""
+    """Yield the project's names in the packaging files. The last one may be empty."""
     project = _pyproject(folder)
     for name in (_at(project, "project", "name"), _at(project, "tool", "poetry", "name")):
         if isinstance(name, str):

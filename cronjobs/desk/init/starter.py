@@ -112,7 +112,7 @@ def _changed(text: str, key: str, value: str) -> str:
 
 
 def starter_schema() -> str:
-    """Return the JSON Schema that the first line of ``starter_yaml`` names."""
+    """Return the JSON Schema for the file named in the first line of ``starter_yaml``."""
     return json.dumps(json_schema(), indent=2) + "\n"
 
 

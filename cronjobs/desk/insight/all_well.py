@@ -15,10 +15,10 @@ WELL_WITHOUT_PROJECT: Final = "no failed run of cronjobs exec needs attention, a
 
 
 def without_finding(health: Health, settings: Settings) -> tuple[str, str]:
-    """Return ALL_WELL and a text, or "so far" and a text if no view can be sure that all is well.
+    """Return ALL_WELL and a text, or "so far" and a text if something may be wrong although there is no finding.
 
-    That is so if the process of this host's last tick has died, or if cron and ticks run the same lines of this user's
-    crontab. The processes and crontabs of other hosts cannot be checked from here.
+    Something may be wrong if the process of this host's last tick has died, or if both cron and ticks run some lines of
+    this user's crontab. The processes and crontabs of other hosts cannot be checked from here.
     """
     holders = Holders()
     for tick in health.ticking(settings.run.every):

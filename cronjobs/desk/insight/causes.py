@@ -1,4 +1,4 @@
-"""Group dead jobs by cause, commonest first. Only jobs that nobody has retried or dismissed count."""
+"""Group dead jobs by cause, commonest first. A job counts only if nobody has retried or dismissed it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Gather the database's facts about an occurrence, for ``explain`` to describe.
 
 The audit trail shows which definition was in force. The ledger shows what became of an occurrence. The ticks show which
-host settled the occurrence. A fact that no row shows is None.
+host settled the occurrence. A fact is None if no row shows it.
 """
 
 from __future__ import annotations
@@ -239,10 +239,10 @@ class ScheduleEvidence:
         return found
 
     def _unsettled(self, end: datetime) -> list[tuple[Timing, datetime, datetime]]:
-        """Return the spans (after, until] up to *end* whose occurrences no tick has settled, each with its times.
+        """Return the spans (after, until] up to *end* whose occurrences no tick has settled, each with its timing.
 
-        After the watermark, ticks apply the present definition, even if an edit has made it only since. As for ticks, a
-        new span begins wherever a pause that skips begins or ends.
+        After the watermark, ticks apply the present definition, even to occurrences that were due before an edit made
+        that definition. As in a tick, a new span begins wherever a pause that skips occurrences begins or ends.
         """
         spans = [(when, piece.start, piece.end) for when, piece in self.owed]
         if (when := self.eras[-1].timing) is not None:
@@ -307,9 +307,9 @@ class ScheduleEvidence:
         )
 
     def _edited(self, era: DefinitionPeriod, decided_at: datetime) -> DefinitionFacts | None:
-        """Return the definition to which edits that kept the times of *era* had led by *decided_at*.
+        """Return the definition in force at *decided_at*, if edits had changed that of *era* but kept its times.
 
-        Return None if they changed nothing that an explanation names.
+        Return None if the edits changed nothing that an explanation names.
         """
         if (was := era.facts) is None:
             return None
@@ -336,7 +336,7 @@ class ScheduleEvidence:
         return next((each for each in later if each.timing is not None and is_due(each.timing, row.last_for)), era)
 
     def _due_by_another(self, era: DefinitionPeriod, at: datetime) -> DefinitionFacts | None:
-        """Return the definition nearest to *era* in the history, other than *era*'s, that has an occurrence at *at*."""
+        """Of the other definitions with an occurrence at *at*, return the one nearest to *era* in the history."""
         place = self.eras.index(era)
         near = sorted(range(len(self.eras)), key=lambda number: abs(number - place))
         for number in near[:20]:
@@ -431,9 +431,10 @@ class ScheduleEvidence:
         return complete
 
     def _with_causes(self, before: TickFacts, after: TickFacts, did: Any) -> TickFacts:
-        """Return *after*, whose row has *did*, with the causes that kept ticks from starting after *before*.
+        """Return *after* with the causes that kept ticks from starting between *before* and *after*.
 
-        A later tick's row may have them only if there was a time without ticks.
+        *did* is the column of the row of *after*. If that row has no causes, look at later ticks' rows, but only if
+        there was a time without ticks.
         """
         within = self.around.quiet_after
         if not after.kept_from_starting and after.started_at - before.last_sign_at <= within:
@@ -456,8 +457,8 @@ class ScheduleEvidence:
     def _held_back(self, due: datetime, settled: datetime) -> tuple[PauseFacts, ...]:
         """Return the pauses that held back the occurrence at *due*, which was settled at *settled*.
 
-        Each pause ends later than the pause before it. If pauses were in force when the occurrence was due, the first
-        pause in the result is the one of them that ended last.
+        Each pause ends later than the pause before it. If several pauses were in force when the occurrence was due, the
+        result begins with the pause that ended last among them.
         """
 
         def end(pause: PauseFacts) -> datetime:

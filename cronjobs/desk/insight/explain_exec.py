@@ -39,7 +39,10 @@ def next_due(run: LatestRun) -> datetime | None:
 
 
 def _watched_from(run: LatestRun) -> datetime:
-    """Return the instant after which the next run is expected: when this run began, or when its line came back."""
+    """Return the instant after which the next run is expected.
+
+    That is when this run began, or when the user put its crontab line back.
+    """
     try:
         came_back = datetime.fromisoformat(run.meta[EXPECTED_FROM]).astimezone(UTC)
     except (KeyError, ValueError, OverflowError):  # anyone may have written the row

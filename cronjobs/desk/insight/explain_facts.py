@@ -1,6 +1,6 @@
 """The facts about an occurrence or a job that ``evidence`` gathers and ``explain`` describes. Data classes only.
 
-All values come from rows. A fact that no row shows is None, and ``explain`` omits it.
+All values come from rows. If no row shows a fact, the fact is None, and ``explain`` omits it.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class AttemptFacts:
     # If the attempt was lost: why ticks of its host did not start meanwhile, for example because the database was away.
     kept_from_starting: Causes = ()
     away: str | None = None  # if the attempt was lost: why its host could not use the database meanwhile
-    released: int = 0  # how many claims just before this one were released before they began
-    by_hand: bool = False  # whether "cronjobs run" started it
+    released: int = 0  # how many claims directly before this attempt were released without starting the handler
+    by_hand: bool = False  # whether "cronjobs run" started the attempt
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,8 @@ class NotStartedRecord:
     out_of_time: bool = False  # whether the timeout did not fit into the rest of the tick
     no_place: bool = False  # whether all slots for long jobs were taken on that host
     passed_over: bool = False  # whether the job was due during the whole tick, which had a free worker
-    # Whether a host that ticks now recorded that it cannot run the job, or that its tick's options exclude the job.
+    # Whether a host recorded that it cannot run the job, or that its tick's options exclude the job. The host still
+    # ticks.
     not_by_any_tick: bool = False
     no_process: bool = False  # whether that host could not start a process for the long job
     long_off: tuple[str, ...] = ()  # the hosts that ticked, if long jobs are off on each of them and the job is long
@@ -180,11 +181,11 @@ class NotStartedRecord:
 
 @dataclass(frozen=True)
 class JobsAhead:
-    """How many due jobs ticks claim before this job.
+    """How many due jobs come before this job when ticks claim jobs.
 
-    ``better``: jobs with a better priority. ``earlier``: jobs with the same priority that became due earlier. Jobs
-    whose queue is paused do not count, nor do jobs for which their limit has no room. ``more``: whether there may be
-    more jobs than counted.
+    ``better``: jobs with a better priority. ``earlier``: jobs with the same priority that became due earlier. A job
+    does not count if its queue is paused, or if its limit is reached. ``more``: whether there may be more jobs than
+    counted.
     """
 
     better: int
@@ -204,9 +205,9 @@ class AwaitedJob:
 class TypeFacts:
     """Whether some host can run a job type, according to the types that ticks recorded.
 
-    ``known`` is None if no tick recorded any types. ``last``: the newest tick that loaded the type. ``since``: when the
-    first tick began that could not run the type. ``not_loaded``: the faults of the newest ticks that may be the reason.
-    ``silent_since``: when the host of ``last`` last ticked, if it has been silent for longer than usual.
+    ``known`` is None if no tick recorded any types. ``last``: the newest tick that loaded the type. ``since``: the
+    start of the first tick that could not run the type. ``not_loaded``: the faults of the newest ticks that may be the
+    reason. ``silent_since``: when the host of ``last`` last ticked, if it has been silent for longer than usual.
     """
 
     name: str
@@ -224,13 +225,13 @@ class TypeFacts:
     file_fault: str | None = None  # what is wrong with the type's entry in that configuration
     # Whether this command could load everything that this host's ticks recorded as not loaded.
     loads_only_here: bool = False
-    # If no host can run the type: the schedules that used it before the file lost them.
+    # If no host can run the type: the schedules that used it before they were removed from the file.
     removed_schedules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Excluded:
-    """Since ``since``, the options of every tick that could have run the job excluded the job."""
+    """From ``since`` on, every tick that could have run the job had options that excluded it."""
 
     since: datetime
     options: tuple[tuple[str, str], ...]  # each item is a host and its options, such as "--queue mail"
@@ -238,7 +239,7 @@ class Excluded:
 
 @dataclass(frozen=True)
 class OnlyElsewhere:
-    """No host that ticks now can run the waiting job. ``host`` could run it, but last ticked ``at``.
+    """No ticking host can run the waiting job. ``host`` could run it, but last ticked ``at``.
 
     Both are None if no such host is known.
     """
@@ -299,8 +300,8 @@ class JobFacts:
     most: int | None = None
     enqueued_by: str | None = None
     idempotency_key: str | None = None
-    released_key: str | None = None  # the key that cancelling the job released
-    key_owner: int | None = None  # the job that has the released key now
+    released_key: str | None = None  # the key that the job lost when it was cancelled
+    key_owner: int | None = None  # the job that has the lost key now
     schedule: str | None = None
     scheduled_for: datetime | None = None
     started_at: datetime | None = None
@@ -329,7 +330,7 @@ class JobFacts:
     known: bool = True  # whether the job type is registered here
     timeout_s: float | None = None
     passed_over: NotStartedRecord | None = None
-    killed: KilledTicks | None = None  # the ticks that could have started the first attempt
+    killed: KilledTicks | None = None  # the killed ticks that could have started the first attempt
     type_facts: TypeFacts | None = None  # set if the job waits and its type is unknown here or to the ticks
     out_of_reach: Excluded | None = None
     only_elsewhere: OnlyElsewhere | None = None
@@ -339,7 +340,7 @@ class JobFacts:
     limit: str | None = None  # a sentence about the reached limit that the job waits for
     reported: Reported | None = None  # the progress that the running attempt has reported
     runner_gone: bool = False  # whether this host can prove that the runner's process has ended
-    # When the runner should have stopped the running attempt, if it did not, so that it is dead or hangs.
+    # If the runner did not stop the running attempt in time: when it should have. Such a runner is dead or hangs.
     overrun_since: datetime | None = None
     # The cluster worker that runs the attempt. "" while the attempt waits for a worker.
     cluster_worker: str | None = None
@@ -394,7 +395,7 @@ class OccurrenceFacts:
     existence: Existence
     due: bool = True
     definition: DefinitionFacts | None = None
-    # The definition after a later edit that kept the times, if it decides or decided about the occurrence.
+    # The definition that a later edit made without changing the times, if ticks apply or applied it to the occurrence.
     edited: DefinitionFacts | None = None
     settled_until: datetime | None = None  # the watermark: ticks have settled every occurrence up to this instant
     # True if the occurrence is unsettled although it is before the watermark. In that case a pause held the occurrence

@@ -78,7 +78,7 @@ def explain_job(life: JobLife) -> Explanation:
     """Describe one job's life, up to its state now and what will happen next."""
     job, made = life.job, next((row for row in life.rows if row.ledger.outcome == "enqueued"), None)
     first = made.ledger.whole_last if made else job.created_at if job else life.around.now
-    # A job that ran early may have run on another day than its due day, so print the date of every time that is not
+    # A job that ran early may have run before the day when it was due, so print the date of every time that is not
     # today.
     early = made is not None and made.ledger.early
     times = LocalTimes(life.around.now if early else first, life.timezone)
@@ -274,7 +274,7 @@ def _happened(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
 
 
 def _last_claimed_at(job: JobFacts) -> datetime:
-    """Return when the job was last claimed. If a first attempt runs, return a time before its begin."""
+    """Return when the job was last claimed. If the first attempt is running, return a time before its start."""
     first_runs = job.status == "running" and not job.attempts
     return job.created_at if first_runs or job.started_at is None else job.started_at
 
@@ -323,7 +323,8 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
         named = outcome == "failed" and error_type and not says_class(error_type, last.error)
         kind = f" with {name(error_type or '')}" if named else ""
         error = f"; the last error: {one_line(last.error.rstrip(), 300)}" if outcome == "failed" and last.error else ""
-        # Attempts that were released have no outcome, so there may be fewer than the numbers say.
+        # A released attempt uses up a number but has no outcome. So the group may have fewer attempts than their
+        # numbers suggest.
         numbers = f"{len(group):,} attempts, from {first.number} to {last.number},"
         if last.number - first.number + 1 == len(group):
             numbers = f"Attempts {first.number} to {last.number}"
@@ -335,8 +336,8 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
 def _released(last: int, count: int, because: str | None = None) -> str:
     """Return a sentence about *count* released claims. *last*: the number of the last of them.
 
-    The database has a reason only for the job's last claim (*because*). A job that never begins, such as one whose own
-    process does not have its handler, is released again and again.
+    The database has a reason only for the job's last claim (*because*). Some jobs never begin, and are released again
+    and again: for example, the process of a long job may lack the job's handler.
     """
     first = last - count + 1
     which = f"Attempt {last} was" if first == last else f"Attempts {first} to {last} were"
@@ -475,7 +476,7 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
     again = triggered(job.triggered, times)
     if job.unsettled is not None:
         effect = f"effect {one_line(job.unsettled, 600)} happened"
-        # Only a job that an effect stopped has to wait for a person. Another job may repeat its effect.
+        # If an effect stopped the job, the job has to wait for a person. Any other job may repeat its effect.
         stopped = bool(job.attempts) and job.attempts[-1].error_type == EffectUnknown.__name__
         first = f"First find out whether {effect}, and record the answer"
         first = first if stopped else f"Nobody knows whether its {effect}; if you find out, record the answer first"
@@ -590,7 +591,8 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
             clock = "This time is too late, because a clock that was ahead set it."
             ends = [f'{clock} To run the job sooner, type "{job.misdated}".', *ends]
         elif job.scheduled_for is not None and job.scheduled_for > now:
-            # To run it now would only be early once more, so it stays where it is, unless it is in the way.
+            # If the job ran now, it would run too early again. So suggest leaving it alone, unless later occurrences
+            # wait for it.
             early = "A clock was ahead when this job was made: its occurrence is not due yet."
             cancel = f'"cronjobs jobs cancel {job.id}" lets the schedule go on now'
             ends = [early, f"{cancel}, but this occurrence then does not run by itself.", *ends]
@@ -614,7 +616,8 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
                 f"the row free will run it{began}"
             )
     since = f"due since {times.clock(job.run_at)}, for {rough(now - job.run_at)}"
-    # A tick records why it stopped starting jobs of a type. If other jobs come first, the record is about them.
+    # A tick records why it stopped starting jobs of a type. If other jobs come before this job, the record is about
+    # those jobs.
     behind = job.ahead is not None and job.passed_over is not None and job.passed_over.out_of_time
     return [*([] if behind else _passed_over(job, times)), f"{waits}, {since}: {why}.", *ends]
 

@@ -1,6 +1,6 @@
-"""Gather what only one job's explanation can afford to read: effects to settle, its schedule's turn, and jobs ahead.
+"""Gather facts that are too slow to read for many jobs: effects to settle, the schedule's earlier job, jobs ahead.
 
-``explain_job`` words these and all other reasons why a job does not start.
+``explain_job`` writes the sentences about these and all other reasons why a job does not start.
 """
 
 from __future__ import annotations
@@ -71,6 +71,6 @@ def with_obstacles(
 def _with_hosts(
     connection: Connection, job: JobFacts, at_work: Sequence[Mapping[str, Any]], ticks: Sequence[Mapping[str, Any]]
 ) -> JobFacts:
-    """Return *job*, with the host that could run it if no host that ticks now can (as for the finding ``late``)."""
+    """Return *job*. If no ticking host can run it, add the host that could, as the finding ``late`` does."""
     found = stranded(connection, [LateGroup(job.queue, job.job_type, job.run_at, late=1)], at_work, ticks)
     return replace(job, only_elsewhere=OnlyElsewhere(found[0].host, found[0].at)) if found else job

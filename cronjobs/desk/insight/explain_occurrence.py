@@ -80,7 +80,7 @@ def verdict(facts: OccurrenceFacts) -> str:
 def explain_occurrence(facts: OccurrenceFacts) -> Explanation:
     """Explain what became of an occurrence, or why there was none. Facts about a range become one explanation."""
     found, row = verdict(facts), facts.ledger
-    # A job that ran early may have run on another day than its due day, so print the date of every time that is not
+    # A job that ran early may have run before the day when it was due, so print the date of every time that is not
     # today.
     early = row is not None and row.early
     times = LocalTimes(facts.around.now if early else facts.first_for, facts.timezone)
@@ -254,7 +254,7 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
     after = facts.tick_after
     brake = facts.pause if facts.pause is not None and _holds(facts.pause, facts) else None
     if row.decided_at - facts.last_for <= ON_TIME_WITHIN and brake is None:
-        # The settlement counts as in time, but a tick before it may not have started.
+        # The occurrence counts as settled in time, but an earlier tick may have failed to start.
         in_time = after is None or after.started_at - facts.last_for <= facts.around.every
         return [] if in_time else _kept_from_starting(after)
     if facts.settled_ahead:
@@ -593,7 +593,7 @@ def _in_the_file(facts: OccurrenceFacts) -> list[str]:
 def _grace(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     """Describe the schedule's grace if the occurrence was due and no run succeeded within that grace.
 
-    Such an occurrence is a finding.
+    A finding reports such an occurrence, too.
     """
     definition, row, job = facts.decided_by, facts.ledger, facts.job
     if definition is None or definition.grace is None or facts.count != 1 or facts.first_for > facts.around.now:

@@ -18,7 +18,7 @@ _MADE_BY_HAND: Final = ("trigger ", "backfill ")
 
 
 def made_by_hand(enqueued_by: str | None) -> bool:
-    """Return whether a person made the job of a schedule, so that it was due at once and not by the schedule."""
+    """Return whether a person made the job of a schedule. Such a job was due at once, whatever the schedule says."""
     return (enqueued_by or "").startswith(_MADE_BY_HAND)
 
 

@@ -129,7 +129,7 @@ def together(group: Sequence[Finding]) -> Finding:
 
 
 def for_the_file_here(finding: Finding, settings: Settings) -> Finding:
-    """Return *finding*. If ticks refuse the file here, its text says so, since that is most likely the cause.
+    """Return *finding*. If ticks refuse the file here, add that to the text, as it is most likely the cause.
 
     If there is no file here, add nothing: the ticks may run in another folder or on another host.
     """
@@ -152,7 +152,7 @@ def waits_for_handler(job_type: str, jobs: int) -> str:
 
 
 def no_longer_in_file(names: str, count: int) -> str:
-    """Return advice about the waiting jobs of an unknown type, if the *count* schedules *names* had used it."""
+    """Return advice about waiting jobs of an unknown type. *names* lists the *count* schedules that used the type."""
     which, them = ("schedule", "it") if count == 1 else ("schedules", "them")
     return f"the file no longer has {which} {names}, which used it: put {them} back, or cancel the waiting jobs"
 

@@ -20,8 +20,11 @@ __all__ = ["Ack", "Finding", "Severity", "judge", "troubles"]
 def judge(health: Health, settings: Settings, but: Collection[str] = ()) -> list[Finding]:
     """Return the findings, worst first. A finding has the ack that covers it, if any. The list is empty if all is well.
 
-    *but*: kinds to leave out. Findings of these kinds also do not cover other findings. A broken or missing file here
-    is not evidence that the database belongs to another project or that a job type is unknown.
+    *but*: kinds to leave out. Findings of these kinds also do not cover other findings.
+
+    If the file here is broken or missing, it proves nothing about the database's owner or about the job types. So the
+    result then has no finding that the database belongs to another project, and none about a type that is unknown only
+    here.
     """
     if settings.broken:
         project, environment = settings.project or health.project, settings.environment or health.environment

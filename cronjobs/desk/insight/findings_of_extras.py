@@ -32,7 +32,7 @@ class Findings(NamedTuple):
 
 
 def findings_of_extras(connection: Connection, settings: Settings, now: datetime) -> Findings:
-    """Return the findings of our extras and of those that the file names."""
+    """Return the findings of our extras and of those named in the file."""
     by_extra = [Findings(list(_not_installed(settings)))]
     if settings.extras:
         prepare_imports(settings)

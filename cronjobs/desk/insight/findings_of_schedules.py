@@ -180,7 +180,7 @@ def _failing(health: Health, same: SameCause) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class _ScheduleMissing:
-    """A schedule that missed runs in ``outages`` (newest first), or that a wrong clock ran ``early``.
+    """A schedule that missed runs in ``outages`` (newest first), or ran ``early`` because of a wrong clock.
 
     ``awaited``: an unfinished job that somebody has triggered since. ``put_off``: the schedule's own job, if it
     snoozes.
@@ -198,7 +198,7 @@ class _ScheduleMissing:
 
     @property
     def decided_at(self) -> datetime:
-        """When a tick wrote the newest row. Its occurrence may be older, since ticks settle it after the outage."""
+        """When a tick wrote the newest row. That is after the outage, so the row's occurrence may be older."""
         return max(max(row.decided_at, row.last_for) for row in (*self.outages, self.early) if row is not None)
 
     @property
@@ -320,7 +320,7 @@ def _is_reported_elsewhere(job: JobNow | None, health: Health, every: timedelta)
 
 
 def _held_back(found: Watched, pauses: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[Finding]:
-    """Find pauses that may have been forgotten, since they are older than a day or hold back occurrences."""
+    """Find pauses that may have been forgotten: they are older than a day, or they hold back occurrences."""
     for pause in pauses:
         scope, name = pause["scope"], pause["name"]
         names = [] if scope == "queue" else sorted(_behind_pause(found, pause, now))
@@ -366,6 +366,6 @@ def _behind_pause(found: Watched, pause: Mapping[str, Any], now: datetime) -> It
 
 
 def _only_skips(schedule: StoredSchedule, now: datetime) -> bool:
-    """Return whether pauses only skip what is due, since it all became due during a ``pause --skip``."""
+    """Return whether pauses only skip the due occurrences, because all of them became due during a ``pause --skip``."""
     skips = any(pause.skip for pause in schedule.pauses)
     return skips and held_back(owed_by(replace(schedule, owed=None)), pauses_of(schedule), now) is None

@@ -185,7 +185,7 @@ def _config(
     closed = {limit.prefix: jobs for limit, jobs in health.waiting.limited.items() if limit.most == 0}
     every = settings.run.every
     refused = settings.broken and bool(health.why_none_starts(every))
-    # Ticks refuse the file that is or was here, even if none has tried since the file broke.
+    # Ticks will refuse the file here, which is broken or gone, even if no tick has tried to use it yet.
     useless = settings.broken and settings.file in settings.contents and not others_work(every, health.ticking(every))
     for wheres, what, text in _together(here):
         its = {name: types.pop(name) for name, causes in list(types.items()) if not {*causes}.isdisjoint(wheres)}
@@ -216,7 +216,10 @@ def _config(
 
 
 def _together(faults: Iterable[tuple[str, str, str]]) -> Iterator[tuple[list[str], str, str]]:
-    """Yield the places, the message and the text of each fault. Entries that one bad key disables are one fault."""
+    """Yield the places, the message and the text of each fault.
+
+    If one bad key disables several entries, that is one fault.
+    """
     alike: dict[str, list[tuple[str, str, str]]] = {}
     for where, what, text in faults:
         alike.setdefault(what if what.startswith(DISABLED) else text, []).append((where, what, text))
@@ -349,8 +352,8 @@ def _fault(
     """Return a finding about a fault in a file.
 
     The fault may leave *types* unknown, schedules *stuck*, or due jobs *held* back. In these cases due work is not
-    done, so the finding is critical. *types* has the possible causes of each type. The text names them again unless
-    they are all in *told*, the faults that *text* describes.
+    done, so the finding is critical. *types* has the possible causes of each type. The finding's text names these
+    causes, unless *text* already describes all of them. *told* lists the faults that *text* describes.
     """
     severity = Severity.CRITICAL if types or stuck or held else Severity.WARNING
     if types:
@@ -402,7 +405,7 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
         what = "no host that ticks has the file in force"
     text = f"{what}: {said}"
     if in_force is not None and in_force not in files:
-        # Nothing applies the file of a host that has ticked with it before: ``judge_file`` leaves it alone.
+        # No tick applies a file with which its host has ticked before: ``judge_file`` leaves such a file alone.
         text += (
             f"; the file in force is {in_force[:8]}, and its schedules stay (to apply a host's file, run "
             '"cronjobs sync" on that host)'

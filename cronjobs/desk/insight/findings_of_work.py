@@ -163,7 +163,7 @@ def _late(health: Health, run: RunSettings, same: SameCause) -> Iterator[Finding
 class _KeptFromBeginning(NamedTuple):
     """Due jobs that runners could not begin: their queues and types, how many, why, and since when, if known.
 
-    ``grew_at``: no later than when the oldest of them was released for the first time.
+    ``grew_at``: when the oldest of the often released jobs was created, which is before its first release.
     """
 
     places: frozenset[tuple[Any, Any]] = frozenset()
@@ -332,7 +332,7 @@ def _deaths(health: Health, same: SameCause) -> Iterator[Finding]:
 
 
 def _unknown_effects(jobs: Sequence[int]) -> Iterator[str]:
-    """Report the dead jobs with an effect whose outcome is unknown, which is not always why they died."""
+    """Report the dead jobs that have an effect with an unknown outcome. They may have died for another reason."""
     if jobs:
         unknown = f"nobody knows whether an effect of job {jobs[0]} happened"
         if len(jobs) > 1:

@@ -60,7 +60,10 @@ def at_work_within(budget: timedelta) -> timedelta:
 
 
 def is_over(tick: Mapping[Any, Any], now: datetime, budget: timedelta, *, gone: bool | None) -> bool:
-    """Return whether an unfinished tick has ended. *gone* is ``Holders.tick_is_gone``, which decides if it is known."""
+    """Return whether an unfinished tick is over.
+
+    *gone* is the result of ``Holders.tick_is_gone``. If it is None, the age of the tick decides.
+    """
     return now - tick["started_at"] >= at_work_within(budget) if gone is None else gone
 
 
@@ -164,7 +167,7 @@ class Times(LocalTimes):
         return f"{self.ago(instant)} ({self.clock(instant)})"
 
     def was_due(self, instant: datetime) -> str:
-        """Return "was due 3m ago (13:59:07)" or, of the last second, "is due now (14:02:07)"."""
+        """Return "was due 3m ago (13:59:07)" or, within the last second, "is due now (14:02:07)"."""
         return f"{'is' if self.ago(instant) == 'now' else 'was'} due {self.both(instant)}"
 
     @property
@@ -185,7 +188,7 @@ def took(started_at: datetime | None, finished_at: datetime | None) -> str:
 def pace_lately(a_minute: float) -> str:
     """Return text such as "1,468 a minute succeeded lately".
 
-    It predicts no end of the work: ticks may have been paused for a part of that time, or may be gone.
+    The text does not predict when the work ends: ticks may have been paused for a part of that time, or may be gone.
     """
     pace = f"{a_minute:,.0f} a minute" if a_minute >= 1 else f"{60 * a_minute:,.0f} an hour"
     return f"{pace} succeeded lately"

@@ -41,8 +41,9 @@ class Health:
     # The schedules to fire next. There are at most gathering.NEXT_SHOWN.
     next: list[tuple[datetime, str]]
     faults: tuple[Fault, ...] = field(default=())
-    log: tuple[Problem, ...] = ()  # why ticks cannot write the log that the file here names, or ()
-    kept_from_starting: Causes = ()  # why the last ticks of the file here did not start, or () if the last tick did
+    log: tuple[Problem, ...] = ()  # why ticks cannot write the log named in the file here, or ()
+    # why the last ticks with the file here did not start, or () if the last one started
+    kept_from_starting: Causes = ()
     # Each item is a job type, and a payload in the file here that does not fit the type's handler.
     schedule_misfits: list[tuple[str, Problem]] = field(default_factory=list)
     never_begin: list[TimeoutTooLong] = field(default_factory=list)  # timeouts in the file here that fit no tick
@@ -50,18 +51,19 @@ class Health:
     judged_by_ticks: bool = False
     # Maps each unknown type to its active schedules.
     unknown_schedules: dict[str, list[str]] = field(default_factory=dict)
-    # Maps each unknown type to the schedules that used it before the file lost them. No active schedule uses the type.
+    # Maps each unknown type to the schedules that used it before they were removed from the file. No active schedule
+    # uses the type.
     removed_schedules: dict[str, list[str]] = field(default_factory=dict)
-    # Maps each unknown type to the time since which its work has waited.
+    # Maps each unknown type to when its work began to wait.
     unknown_since: dict[str, datetime] = field(default_factory=dict)
     # Maps each unknown type to the time when a tick first lacked the type.
     gone: dict[str, datetime] = field(default_factory=dict)
-    # Late jobs that none of the hosts now ticking can run.
+    # Late jobs that no ticking host can run.
     stranded: list[StrandedJobs] = field(default_factory=list)
     slower: list[SlowRun] = field(default_factory=list)
-    # Maps each host that ticked steadily and then stopped to its last tick's time.
+    # Hosts that ticked steadily and then stopped. Maps each host to the time of its last tick.
     silent: dict[str, datetime] = field(default_factory=dict)
-    # Maps each job type whose runs are typically too long for the lease to their typical duration.
+    # Job types whose runs are typically too long for the lease. Maps each type to its typical duration.
     slow: dict[str, timedelta] = field(default_factory=dict)
     # Job types that run in child processes because they crash their runners.
     crashing: list[Crashing] = field(default_factory=list)
@@ -78,7 +80,10 @@ class Health:
         return last_ticking(self.ticks, self.now, every)
 
     def why_none_starts(self, every: timedelta) -> Causes:
-        """Return why the last ticks here did not start, or () if the last tick did or another host is at work."""
+        """Return why the last ticks here did not start.
+
+        Return () if the last tick started, or if another host is at work.
+        """
         return () if others_work(every, self.ticking(every)) else self.kept_from_starting
 
     @property

@@ -96,7 +96,8 @@ ACTS_ON_JOBS: Final = ("cancel", "retry", "release", "reschedule", "dismiss")
 LATE_TRIES: Final = 10  # find out for at most this many attempts why they started late
 
 HOLDERS_NAMED: Final = 3
-NOT_BY_THIS_TICK: Final = (ELSEWHERE, "--queue", "--only")  # a tick of another host, or with other options, may run it
+# These reasons keep only this tick from running the job: a tick on another host, or with other options, may run it.
+NOT_BY_THIS_TICK: Final = (ELSEWHERE, "--queue", "--only")
 _HAD_A_WORKER: Final = "the tick had a free worker, but passed the job over"
 
 
@@ -127,7 +128,7 @@ def _foreign(connection: Connection, settings: Settings) -> str | None:
 def tick_facts(row: Any) -> TickFacts:
     entries = tuple(texts_in(row.did, "broken").items())
     kept = kept_from_starting(row.did)
-    # An earlier outage is that of a tick which could not record it.
+    # Skip outages that ended before this tick began: this tick recorded them for an earlier tick that could not.
     away = next((each.why for each in outages_in(row.did) if each.ended >= row.started_at), None)
     importing = was_importing(row.did)
     missing = tuple(texts_in(row.did, "not_loaded").items())
@@ -270,8 +271,8 @@ def _passed_over(
 ) -> tuple[dict[int, NotStartedRecord], dict[int, Excluded]]:
     """Return two maps by job id: the last tick that recorded why it left the job, and the options that exclude the job.
 
-    The second map has only the jobs that the options of all ticks exclude. If *rows* has a single job, the first map
-    includes the job even if its last attempt has started since.
+    The second map has only the jobs that are excluded by the options of all ticks. If *rows* has a single job, the
+    first map includes the job even if its last attempt has started since.
     """
     now = around.now
     due = {row.id: now for row in rows if _waits_due(row, now)}
@@ -324,9 +325,10 @@ def _passed_over(
 
 
 def unless_it_waited_for(obstacle: object, passed_over: NotStartedRecord | None) -> NotStartedRecord | None:
-    """Return *passed_over*, or None if an *obstacle* keeps this job waiting and the record is about other jobs.
+    """Return *passed_over*, or None if the record is about other jobs and an *obstacle* keeps this job waiting.
 
-    A tick looks at only a few of many waiting jobs. The reason that it records is that of the jobs that came first.
+    If many jobs wait, a tick looks at only a few of them, and records why it did not start the first ones. For a job
+    behind them, that reason may be wrong.
     """
     return None if obstacle is not None and passed_over is not None and passed_over.no_room else passed_over
 
@@ -353,7 +355,7 @@ def _killed(
     killed = []
     for tick in explaining.unended_between(connection, max(job.run_at, job.created_at), until):
         gone = holders.tick_is_gone(tick._mapping)
-        # Where nobody can check the process, only a later tick of its host shows that a tick is over.
+        # If nobody can check the tick's process, only a later tick of the same host shows that the tick is over.
         if is_over(tick._mapping, around.now, budget, gone=gone) and (gone or tick.followed):
             killed.append(tick)
     return KilledTicks(len(killed), sum(was_importing(tick.did) for tick in killed)) if killed else None
@@ -368,7 +370,7 @@ def _last_at_work(ticks: Sequence[Any], within: timedelta) -> dict[str, Any]:
 
 
 def _long_jobs_off(last: Mapping[str, Any], job: Any) -> tuple[str, ...]:
-    """Return the hosts whose ticks are *last* if each tick left the job because long jobs are off."""
+    """Return the hosts in *last* if the last tick of each left the job because long jobs are off, else ()."""
     entries = [entry_for(tick.not_started, **_place(job)) for tick in last.values()]
     return tuple(sorted(last)) if all(entry and entry["why"] == LONG_OFF for entry in entries) else ()
 
@@ -580,7 +582,7 @@ def _with_causes(connection: Connection, attempt: AttemptFacts, around: Now) -> 
 def ticked_in(connection: Connection, pauses: Sequence[PauseFacts]) -> Collection[PauseFacts]:
     """Return the *pauses* during which a tick began.
 
-    The other pauses delayed nothing that was due before those pauses began.
+    The other pauses delayed nothing that was already due when they began.
     """
     moments = [{"number": number, "due_at": pause.since} for number, pause in enumerate(pauses)]
     first = {number: after for number, (_, after) in explaining.ticks_beside(connection, moments).items() if after}
@@ -596,7 +598,7 @@ def could_delay(pause: PauseFacts, due: datetime, ticked: Collection[PauseFacts]
 def _held(
     job: JobFacts, pauses: Sequence[PauseFacts], ticked: Collection[PauseFacts]
 ) -> tuple[datetime, PauseFacts] | None:
-    """Return when a pause began to delay the first attempt, and the pause (of several pauses, the last to end)."""
+    """Return when a pause began to delay the first attempt, and the pause. If several did, take the last to end."""
     begun = job.attempts[0].started_at if job.attempts else job.started_at
     if begun is None:
         return None
@@ -623,7 +625,10 @@ def _pause_until(
 
 
 def _quiet(connection: Connection, job: JobFacts, around: Now) -> tuple[datetime, datetime] | None:
-    """Return the longest time without ticks that delayed the first attempt. Killed ticks are named instead of it."""
+    """Return the longest time without ticks that delayed the first attempt.
+
+    Return None if ticks were killed, since the explanation names those ticks instead.
+    """
     begun = job.attempts[0].started_at if job.attempts else job.started_at
     due = max(job.created_at, job.run_at)
     if begun is None or begun - due <= ON_TIME_WITHIN or job.killed is not None:
@@ -657,7 +662,7 @@ def _late_tries(
         if held is None and begun - since <= ON_TIME_WITHIN:
             continue
         quiet = _longest_quiet(connection, before, begun, around)
-        # A time without ticks that had ended when the attempt became due did not delay the attempt.
+        # If ticks came back before the attempt became due, the time without ticks did not delay the attempt.
         quiet = None if quiet is None or quiet[1] <= since else quiet
         if due or quiet or held:
             yield LateTry(number, begun, due, by_hand, held, quiet)

@@ -36,7 +36,7 @@ def note(
                 queue,
             ]
         case Status.QUEUED if not failed and not lost:
-            # Such a job was snoozed, interrupted, released, or retried by hand.
+            # A queued job that has attempts was snoozed, interrupted, released, or retried by hand.
             parts = ["claimed before" if job["attempts"] else "", queue]
         case _:
             parts, last = [failed, lost, queue], error or otherwise

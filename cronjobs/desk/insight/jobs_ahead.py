@@ -37,7 +37,7 @@ def claimed_by_ticks(
 def jobs_ahead(
     place: Place, lanes: Sequence[WaitingLane], limits: Sequence[Limit], running: Mapping[str, int], workers: int
 ) -> JobsAhead | None:
-    """Return how many jobs in *lanes* ticks start before the job at *place*, or None if there is no such job.
+    """Return how many jobs in *lanes* start before the job at *place*, or None if none does.
 
     *running* counts the running jobs by concurrency key. *workers* counts the workers of all hosts together.
     """
@@ -47,7 +47,7 @@ def jobs_ahead(
     holding = limits
     if len(choose(list(chain.from_iterable(candidates)), limits, {}, before=0, free=0).taken) >= max(1, workers):
         # These jobs can keep all workers busy: when one of them ends, its limit has room for the next. So only limits
-        # of 0 leave a worker free for the jobs behind them.
+        # of 0 leave a worker free for later jobs.
         holding = [limit for limit in limits if limit.most == 0]
     better = earlier = 0
     more = False
@@ -57,7 +57,8 @@ def jobs_ahead(
         if lane.priority == place.priority:
             earlier += could
             more |= lane.count > len(lane.rows) == len(rows)
-        # The rows are a sample. If all jobs of the sample could start, and there are no limits, so could the rest.
+        # The rows are a sample. If all jobs in the sample can start, and there are no limits, then the other jobs of
+        # the lane can start, too.
         elif could == len(lane.rows) and not limits:
             better += lane.count
             more |= lane.count >= COUNTED

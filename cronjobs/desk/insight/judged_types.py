@@ -65,8 +65,8 @@ def waiting_without_handler(
 ) -> dict[str, int]:
     """Count the waiting jobs, due or not, of each type that neither the code here nor another host has.
 
-    Types that earlier ticks of this *host* had loaded do not count as available. If some code cannot be imported here,
-    the result is empty, since the failed import is reported instead.
+    A type does not count as available just because earlier ticks of this *host* had loaded it. If some code cannot be
+    imported here, the result is empty, since the failed import is reported instead.
     """
     if types.faults:
         return {}

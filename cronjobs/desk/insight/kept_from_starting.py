@@ -29,8 +29,8 @@ Causes = tuple[tuple[str, int], ...]  # each item is a cause, and how many ticks
 def kept_from_starting(did: Any, began: tuple[datetime, datetime] | None = None) -> Causes:
     """Return the causes in a tick's row that kept earlier ticks from starting.
 
-    *began*: the first and the last instant at which a cause may have begun. A row also has causes that ended long
-    before, if the tick that started after them could not record its end.
+    *began*: the first and the last instant at which a cause may have begun. A tick that could not record its end leaves
+    its causes to a later tick. So a row may also have causes that ended long ago.
     """
     found = did_of(did).get("kept_from_starting")
     return tuple(
@@ -46,9 +46,9 @@ def kept_before(
 ) -> Causes:
     """Return why ticks of *host* did not start before the tick at *at*, whose row has *did*.
 
-    *since*: when an earlier tick of the host started. Causes that began before had ended then. If that row has no
-    causes, search later rows, up to *within* after that row. A tick that someone started in a terminal does not record
-    causes, nor does a tick that was killed, but cron's next tick does.
+    *since*: when an earlier tick of the host started. Causes that began before *since* had ended by then, so they are
+    left out. A tick that someone started in a terminal records no causes, and a killed tick records none either. Then
+    cron's next tick records them. So if the row has no causes, search later rows, up to *within* after *at*.
     """
     if causes := kept_from_starting(did, (since, _LATEST)):
         return causes
@@ -67,7 +67,8 @@ def recorded_causes(
 def recorded_outage(connection: Connection, host: str, begin: datetime, end: datetime, within: timedelta) -> str | None:
     """Return why *host* could not use the database between *begin* and *end*, as its ticks recorded it.
 
-    A tick that could not record it itself left that to a later tick, which is looked for up to *within* after *end*.
+    A tick that could not record its outage left that to a later tick. So search rows of ticks up to *within* after
+    *end*.
     """
     found = (row.did for row in reversed(records_between(connection, begin, end + within)) if row.host == host)
     outages = (each for did in found for each in outages_in(did))
@@ -92,7 +93,7 @@ def _began_at(cause: Any) -> datetime | None:
 
 
 def kept_from_starting_here(settings: Settings) -> Causes:
-    """Return why the last ticks of the file here, under this user, did not start, or () if the last tick did."""
+    """Return why this user's last ticks with the file here did not start, or () if the last tick started."""
     return kept_from_starting({"kept_from_starting": noted_causes(all_kept_from_starting(*alarms_of(settings)))})
 
 

@@ -91,7 +91,10 @@ def _crontab(file: Path) -> Iterator[Leftover]:
 
 
 def _swapped(config: Path, file: Path) -> Leftover:
-    """Describe the swapped lines of *config*, which is not *file* if the project moved, or is another project's."""
+    """Describe the swapped lines of *config*.
+
+    *config* differs from *file* if the project was moved, or if another project swapped the lines.
+    """
     where = "comments in the crontab" + (f" that name {config}" if config != file else "")
     goes_on = config != file and config.exists()
     when = "; leave them if that configuration's ticks still run them" if goes_on else "; until then, nothing runs them"

@@ -75,7 +75,10 @@ class PayloadReview:
                 group.ids.append(row.id)
 
     def _faults(self, row: StoredPayload) -> Iterator[tuple[tuple[str, str], str]]:
-        """Yield each fault as a key without the payload's value, which groups equal faults, and as text with it."""
+        """Yield a key and a text for each fault.
+
+        The text contains the payload's value. The key does not, so that it groups equal faults.
+        """
         job_type = self.known.types.get(row.job_type)
         if job_type is None:
             yield ("", _UNKNOWN), _UNKNOWN

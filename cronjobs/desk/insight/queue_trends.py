@@ -41,8 +41,8 @@ def queue_trends(connection: Connection, health: Health, among: Collection[str] 
 def trend_of(due: int, change: int | None, span: timedelta) -> str:
     """Describe a change. A change of less than *due* / 20 counts as steady.
 
-    Return "" if the change is unknown (None), or if hardly any jobs were due when *span* began. Then a batch has
-    arrived during *span*, and the queue may have been shrinking ever since.
+    Return "" if the change is unknown (None), or if hardly any jobs were due when *span* began. In the second case, a
+    batch has arrived during *span*, and the queue may have been shrinking ever since.
     """
     if change is None or (due - change) * 20 < due:
         return ""

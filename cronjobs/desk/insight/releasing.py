@@ -29,7 +29,7 @@ class Holders:
         return self._gone[locked_by]
 
     def tick_is_gone(self, tick: Mapping[Any, Any]) -> bool | None:
-        """Like ``is_gone``, for the process of *tick*, a tick's row without an end."""
+        """Return the same for the process of *tick*, the row of a tick that has recorded no end."""
         runner = did_of(tick["did"]).get("runner")
         return self.is_gone(runner) if isinstance(runner, str) else None
 

@@ -32,7 +32,7 @@ RUNS_LOOKED_AT: Final = 10
 FEW: Final = 2
 ASKED_AT_ONCE: Final = 2000  # a statement asks for at most this many schedules
 PAGE: Final = 100  # when reading further back, read this many rows at a time
-# Read at most this many pages. Only a schedule without any success needs as many, if operators dealt with all of its
+# Read at most this many pages. Only a schedule without any success needs this many, if operators dealt with all of its
 # runs.
 PAGES: Final = 50
 
@@ -96,7 +96,7 @@ def covered_by_hand(
 
 
 def _making_up(runs: Sequence[ByHand], not_run: Sequence[UnrunOccurrences]) -> list[ByHand]:
-    """Leave out the triggered runs whose jobs wait beyond later occurrences, as the entries of *not_run* report."""
+    """Leave out the triggered runs whose jobs were put off beyond later occurrences. *not_run* lists such jobs."""
     waiting = {each.job.id for each in not_run if each.job is not None and each.why == "put off"}
     return [run for run in runs if run.job_id not in waiting]
 
@@ -139,7 +139,7 @@ def _further_back(
     """Read rows older than *rows*, back to a row that decides whether something did not run."""
     more: list[OccurrenceResult] = []
     page = list(rows)
-    known: set[int] = set()  # jobs because of which any number of occurrences may have been skipped
+    known: set[int] = set()  # jobs that may have made the schedule skip any number of occurrences
     for _ in range(PAGES):
         judged = standing(page, head, now, grace)
         known |= {entry.job.id for entry in judged.not_run if entry.job is not None}

@@ -32,10 +32,10 @@ from cronjobs.engine.tick.result import as_noted
 from cronjobs.errors import Problem
 
 FAILED_IN_A_ROW: Final = 3  # the default of warn_after_failures
-# Hosts that record within this time that a job type has become unknown report the same change.
+# If several hosts record within this time that a job type has become unknown, they report the same change.
 SHORTLY: Final = timedelta(minutes=10)
-# If code could not be imported, a fault's ``where`` (see jobs.job_types, or the path in the file) is "imports" or
-# begins with one of these.
+# If code could not be imported, the place ``where`` of the fault (see jobs.job_types) is "imports", or begins with one
+# of these.
 _OF_IMPORTS: Final = ("module ", "setup ", "imports[")
 
 _Places = dict[str, tuple[str, ...]]  # maps hosts ("" for this one) to the unusable parts of their file and code
@@ -46,17 +46,18 @@ class SameCause:
     """The schedules and job types that other findings already report.
 
     The finding ``dead`` covers ``late`` (schedules past their grace), ``failing`` (failing schedules) and ``types``
-    (failing job types). ``hosts`` maps a host ("" for this host) to the types that are unknown because the host cannot
-    import a module or use the types' entries in the file, and each of these types to its ``possible_causes``.
-    ``entries`` maps a host to the schedules that it does not fire, because it cannot use their entries in the file.
+    (failing job types). ``hosts`` maps a host ("" for this host) to its unknown types, and each of these types to its
+    ``possible_causes``. A type is unknown to a host that cannot import a module, or cannot use the type's entry in the
+    file. ``entries`` maps a host to the schedules that it does not fire, because it cannot use their entries in the
+    file.
     """
 
     late: tuple[str, ...] = ()
     failing: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     died: tuple[str, ...] = ()  # schedules with a dead job since their last success
-    failing_and_late: tuple[str, ...] = ()  # schedules whose failures the finding ``schedule`` covers
-    # Maps a schedule to the facts about its waiting jobs that the finding ``failing`` covers.
+    failing_and_late: tuple[str, ...] = ()  # schedules whose failures are covered by the finding ``schedule``
+    # Maps a schedule to the facts about its waiting jobs, which are covered by the finding ``failing``.
     waiting: Mapping[str, tuple[UnrunOccurrences, ...]] = field(default_factory=dict)
     # Maps each type that no tick knows to its schedules past their grace.
     unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -64,7 +65,7 @@ class SameCause:
     unknown_failing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unknown_types: tuple[str, ...] = ()  # failing types that no tick knows
     hosts: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    # Maps a host to the schedules that are behind there, and each of these to the time since which it is behind.
+    # Maps a host to the schedules that are behind there, and each of these schedules to when it fell behind.
     entries: Mapping[str, Mapping[str, datetime]] = field(default_factory=dict)
     # Maps a queue and type to the number of late jobs that ticks had no room for.
     no_room: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -93,7 +94,7 @@ class SameCause:
 
 
 def covered_by_type(job_type: str, same: SameCause) -> tuple[Covered, ...]:
-    """Return which findings the finding about this unknown type covers."""
+    """Return the findings that are covered by the finding about this unknown type."""
     late = (Covered(f"schedule:{name}") for name in same.unknown.get(job_type, ()))
     failing = covered_failing(same.unknown_failing.get(job_type, ()), same)
     of_type = (Covered(f"failing_type:{each}") for each in same.unknown_types if each == job_type)
@@ -182,8 +183,8 @@ def _died(job_type: str, since: datetime, watch: Watched) -> bool:
 class FailingRuns:
     """A schedule's last runs, all failed, newest first. ``most``: the ``warn_after_failures`` that they reached.
 
-    ``began_at``: when the schedule began to fail. That is the latest of three instants: when the first failed run was
-    due, when the last good run before it ended, and when someone triggered a run that succeeded.
+    ``began_at``: when the schedule began to fail. That is the latest of three instants: the due time of the first
+    failed run, the end of the good run before it, and the time when someone triggered a run that succeeded.
     """
 
     rows: list[OccurrenceResult]

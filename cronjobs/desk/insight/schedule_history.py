@@ -44,7 +44,10 @@ def names_of_its_own(name: str, renames: Sequence[tuple[datetime, str, str]], kn
 
 @dataclass(frozen=True)
 class DefinitionPeriod:
-    """A span (``since``, ``until``] with one definition of a schedule, or with none. None means no limit."""
+    """A span (``since``, ``until``] with one definition of a schedule, or without any.
+
+    A bound of None means no limit.
+    """
 
     existence: Existence
     since: datetime | None

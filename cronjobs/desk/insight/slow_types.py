@@ -17,12 +17,12 @@ RUNS_IN_A_LEASE: Final = 5  # a lease should outlast this many typical runs
 
 
 def slow_types(connection: Connection, settings: Settings, types: JobTypes) -> dict[str, timedelta]:
-    """Map each job type whose runs are typically too long for the lease to their typical duration."""
+    """Find job types whose runs are typically too long for the lease. Map each to its typical duration."""
     lease, budget = settings.run.lease, settings.run.budget
     return {
         name: took
         for name, took in typical_runs(connection, RUNS_ASKED, RUNS_TO_TELL).items()
-        # Leave out longer runs: they can only be long jobs, even if their type is not known here.
+        # Runs longer than the budget must be long jobs, even if their type is not known here. So leave them out.
         if lease < RUNS_IN_A_LEASE * took <= RUNS_IN_A_LEASE * budget and not _is_long(name, settings, types)
     }
 

@@ -31,7 +31,7 @@ from cronjobs.engine.tick.not_started import BEHIND_ANOTHER, ELSEWHERE, LIMITED,
 STRANDED_NAMED: Final = 3
 MOST_TYPES: Final = 100  # list at most this many unknown types, and count the others
 LOOKED_BACK: Final = timedelta(hours=1)  # read the options of ticks that began in this time
-GROUPS: Final = 50  # look for options that exclude jobs in at most this many groups
+GROUPS: Final = 50  # in at most this many groups, look for options that exclude the jobs
 
 
 class LateGroup(NamedTuple):
@@ -137,7 +137,7 @@ class QueueFacts:
 
 @dataclass(frozen=True)
 class StrandedJobs:
-    """Late jobs that none of the hosts now ticking can run. ``host`` could run them, but last ticked ``at``."""
+    """Late jobs that no ticking host can run. ``host`` could run them, but last ticked ``at``."""
 
     group: LateGroup
     host: str | None = None
@@ -147,7 +147,7 @@ class StrandedJobs:
 def stranded(
     connection: Connection, late: Sequence[LateGroup], at_work: Sequence[Mapping[str, Any]], ticks: Sequence[Any]
 ) -> list[StrandedJobs]:
-    """Return the groups of *late* jobs that none of the hosts now ticking can run.
+    """Return the groups of *late* jobs that no ticking host can run.
 
     *at_work*: the last ticks of the hosts that are ticking now. *ticks*: the last tick of every host.
     """
@@ -256,7 +256,7 @@ def _is_behind(
 
 
 def out_of_reach(connection: Connection, late: Sequence[LateGroup], now: datetime) -> list[BeyondOptions]:
-    """Return the groups of *late* jobs that the options of all ticks since ``run_at`` exclude.
+    """Return the groups of *late* jobs that are excluded by the options of all ticks since ``run_at``.
 
     ``--limit`` excludes no job. If a tick does not start a job because of --limit, a later tick starts the job.
     """

@@ -52,7 +52,7 @@ ONE_TICK: Final = timedelta(minutes=1)
 # If a host ticked this often within FORGOTTEN, it is expected to go on ticking.
 STEADY_TICKS: Final = 10
 FORGOTTEN: Final = timedelta(days=1)  # a host that is silent for longer counts as switched off
-KILLED_WITHIN: Final = 20  # look for killed ticks in the time of this many ticks
+KILLED_WITHIN: Final = 20  # look for killed ticks within this many times run.every
 KILLED_TICKS: Final = 2  # report a finding if at least this many ticks of a host were killed in that time
 
 
@@ -125,8 +125,8 @@ class ScheduleWithoutRun:
     """A schedule past its grace.
 
     ``since``: when the grace ended, or None if unknown. ``job_id``: the occurrence's job. ``ran``: whether that job
-    began after the occurrence was due. ``grew_at``: when the job that is the cause was due. ``not_newest``: the
-    occurrence past its grace, or None if it is the newest that is due.
+    began after the occurrence was due. ``grew_at``: when the job that causes this was due. ``not_newest``: the
+    occurrence past its grace, or None if it is the newest due occurrence.
     """
 
     why: str
@@ -141,7 +141,7 @@ class ScheduleWithoutRun:
 
 @dataclass(frozen=True)
 class TwoFiles:
-    """The files with which one host ticks in turns. The definitions of the files in ``waiting`` are not applied.
+    """The files between which one host's ticks alternate. Ticks do not apply the files in ``waiting``.
 
     ``long``: whether the host has ticked with these files for more than DIFFERENT_FILES.
     """
@@ -160,7 +160,7 @@ class Watched:
 
     schedules: Sequence[StoredSchedule] = ()  # the schedules that may have a problem, ordered by name
     deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
-    # Cancelled jobs with an unknown effect, the last to end first: id, finished_at and key.
+    # Cancelled jobs with an unknown effect, most recently ended first: id, finished_at and key.
     cut_off: Sequence[Any] = ()
     lately: dict[int, list[OccurrenceResult]] = field(default_factory=dict)
     # Maps a schedule's id to the runs that a person triggered, in the form of ledger rows.
@@ -175,13 +175,13 @@ class Watched:
     fired_at: datetime | None = None
     # Maps a host that refuses its file to the reason and the time when the refusals began.
     refused: dict[str, tuple[str, datetime | None]] = field(default_factory=dict)
-    # Maps a host to the time since which it records bad entries.
+    # Maps a host to when it began to record bad entries.
     misconfigured: dict[str, datetime | None] = field(default_factory=dict)
-    # Maps a host to the time since which some code fails to import there.
+    # Maps a host to when some code there began to fail to import.
     not_loaded: dict[str, datetime | None] = field(default_factory=dict)
-    # Maps a host to the time since which its ticks fail.
+    # Maps a host to when its ticks began to fail.
     ended_badly: dict[str, datetime | None] = field(default_factory=dict)
-    # Maps a host to the time since which its clock is wrong.
+    # Maps a host to when its clock became wrong.
     wrong_clocks: dict[str, datetime | None] = field(default_factory=dict)
     killed: dict[str, Killed] = field(default_factory=dict)  # maps a host to its killed ticks
     # Maps a host to its last ticks, if they could not start the process of a long job.
@@ -191,11 +191,11 @@ class Watched:
     # Whether the hosts' files and the file in force have differed for more than DIFFERENT_FILES.
     differ_long: bool = False
     in_force: str | None = None  # the fingerprint of the file that was applied last
-    # The time since which the present files and the file in force have differed, or None if unknown.
+    # When the present files and the file in force began to differ, or None if unknown.
     differ_since: datetime | None = None
-    # Maps a host that ticks with several files in turns to these files.
+    # Maps a host whose ticks alternate between several files to these files.
     two_files: dict[str, TwoFiles] = field(default_factory=dict)
-    # Maps a queue to the time since which a schedule's job is due there.
+    # Maps a queue to when its oldest due job of a schedule became due.
     waiting: dict[str, datetime] = field(default_factory=dict)
     # Maps a schedule past its grace to the facts about it.
     without_run: dict[str, ScheduleWithoutRun] = field(default_factory=dict)
@@ -297,7 +297,7 @@ def watch(
 
 
 def _since(connection: Connection, ticks: Sequence[Mapping[str, Any]], *names: str) -> dict[str, datetime | None]:
-    """Map each host whose last tick recorded one of *names* to the time since which all its ticks have done so."""
+    """Map each host whose last tick recorded one of *names* to when its ticks began to do so without a break."""
     return {
         tick["host"]: store.recorded_since(connection, tick["host"], *names)
         for tick in ticks
@@ -324,13 +324,13 @@ def _files_differ(
     long = len(lasting) > 1
     carried = ((store.carried_since(connection, host, mark), mark) for host, mark in files.items())
     began = sorted((at, mark) for at, mark in (*carried, (applied_at, str(in_force))) if at is not None)
-    # If the files have differed for long, a host that has had its file for less has replaced another host.
+    # If the files have differed for long, a host that has had its file for a shorter time has replaced another host.
     latest = now - DIFFERENT_FILES if long else now
     return long, next((at for at, mark in began if mark != began[0][1] and at <= latest), None)
 
 
 def _two_files(connection: Connection, every: timedelta) -> dict[str, TwoFiles]:
-    """Find the hosts that tick with several files in turns, so that ticks do not apply all of them."""
+    """Find the hosts whose ticks alternate between several files, so that ticks do not apply all of the files."""
     # Look back by two more ticks: ``judge_file`` measures the silence of the file in force from the host's last tick,
     # and decides at the host's next tick.
     window = silence_after(every) + 2 * every
@@ -411,7 +411,8 @@ def _without_run(
     began = store.defined_at(connection, names, (*TIMING, "grace_s")) or now
     last = newest_between(when, max(began, now - LONGEST_GRACE), now - grace, 1)
     if not last:
-        # An edit of the timing or the grace makes up for no run, so look for an occurrence from before the edit.
+        # An edit of the timing or the grace does not replace a missing run. So look for an occurrence from before the
+        # edit.
         earlier = store.further_back(connection, stored.id, now - grace, (), 1)
         last = [row.last_for for row in earlier if row.last_for > now - LONGEST_GRACE]
     if not last:

@@ -33,7 +33,7 @@ def schedules_shown(connection: Connection, health: Health, every: timedelta, li
 def run_by_cron(
     connection: Connection, now: datetime, limit: int | None, chosen: Callable[[str], bool] = lambda _name: True
 ) -> tuple[list[ScheduleFacts], int]:
-    """Return the first *limit* crontab lines that an extra records, in the form of schedules, and how many exist.
+    """Return the first *limit* crontab lines recorded by an extra, in the form of schedules, and how many exist.
 
     If *limit* is None, return all. *chosen* says which names to include.
     """

@@ -2,10 +2,10 @@
 
 ``status`` reports that all is well only if every active schedule had its runs. The rules judge only occurrences that
 are older than the grace and newer than the last successful run. An occurrence that a pause holds back has no ledger row
-and is not judged. Each of the others must meet one of three conditions: its job is running within its timeout or
-waiting for a retry after an attempt since the occurrence was due; the occurrence gave way to such a run or was
-coalesced into one; or a person has dealt with it. A run that a wrong clock made before its occurrence was due does not
-count.
+and is not judged. Each of the other occurrences must meet one of three conditions. First: its job is running within the
+timeout, or is waiting for a retry after an attempt that failed after the occurrence was due. Second: the occurrence
+gave way to such a job, or was coalesced into such a job. Third: a person has dealt with it. A run does not count if a
+wrong clock made it before its occurrence was due.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Final, Literal
 
 from cronjobs.engine.rules.occurrences import ran_early
 
-# The grace of a schedule without ``grace:``. It decides only about ``UnrunOccurrences``.
+# The grace of a schedule without ``grace:``. It only decides which occurrences are ``UnrunOccurrences``.
 DEFAULT_GRACE: Final = timedelta(hours=1)
-# After its attempt's timeout, a runner that still renews the lease may take this long to stop the attempt.
+# A runner that still renews the lease may take this long after the timeout to stop the attempt.
 OVERRUN: Final = timedelta(minutes=5)
 
 # Other findings report these reasons, and those findings end by rules of their own.
@@ -139,7 +139,7 @@ class JudgedRuns:
 
     @property
     def certain(self) -> bool:
-        """Whether an entry is not about a waiting job. Only if a job waits can another finding give the reason."""
+        """Whether some entry is not about a waiting job. If a job waits, another finding may give the reason."""
         return any(each.job is None or not each.job.waiting for each in self.not_run)
 
 
@@ -211,7 +211,10 @@ def _stands(run: ByHand, now: datetime, grace: timedelta) -> bool:
 
 
 def why_not_run(job: JobNow, due: datetime, now: datetime, grace: timedelta) -> Why | None:
-    """Return why the occurrence *due*, a *grace* or more ago, has no run by *job*. None: it has, or may in time."""
+    """Return why *job* has not run the occurrence *due*, which was due a *grace* or more ago.
+
+    Return None if it ran the occurrence, or may still run it in time.
+    """
     match job.status:
         case "running":
             return _why_no_longer_run(job, now)
@@ -239,7 +242,7 @@ def _why_no_longer_run(job: JobNow, now: datetime) -> Why | None:
 def overrun_since(started_at: datetime | None, limit_s: float | None, now: datetime) -> datetime | None:
     """Return when an attempt's runner should have stopped it, or None if that is unknown or less than OVERRUN ago.
 
-    A live runner stops an attempt at its time limit, *limit_s*. So a runner that did not is dead or hangs.
+    A live runner stops an attempt at its time limit, *limit_s*. A runner that did not stop it is dead or hangs.
     """
     if started_at is None or limit_s is None or (now - started_at - OVERRUN).total_seconds() < limit_s:
         return None

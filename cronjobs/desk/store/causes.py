@@ -19,13 +19,13 @@ _DEATH: Final = f"""SELECT j.id, {columns_shown("job_type", "error_type")},
 
 
 def newest_deaths(connection: Connection, most: int) -> Sequence[Row[Any]]:
-    """Return up to *most* open dead jobs (not retried or dismissed), the last to die first."""
+    """Return up to *most* open dead jobs (not retried or dismissed), most recent death first."""
     # Do not also order by id, which is not in the index: without statistics PostgreSQL would sort every dead job.
     return run(connection, f"{_DEATH} WHERE {UNDEALT} ORDER BY j.finished_at DESC LIMIT :most", most=most).all()
 
 
 def deaths_until(connection: Connection, until: datetime, most: int) -> Sequence[Row[Any]]:
-    """Return up to *most* jobs that had died by *until*, the last to die first. Dismissed jobs are included."""
+    """Return up to *most* jobs that had died by *until*, most recent death first. Dismissed jobs are included."""
     return run(
         connection,
         f"{_DEATH} WHERE j.status = 'dead' AND j.finished_at IS NOT NULL AND j.finished_at <= :until "

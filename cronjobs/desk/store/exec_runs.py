@@ -150,7 +150,7 @@ class LatestRun:
     meta: Mapping[str, str]
 
 
-# The entry of ``meta`` that says from when on the run after this run is expected, if that is later than this run.
+# The entry of ``meta`` with the instant from which the next run is expected, if that is later than this run.
 EXPECTED_FROM: Final = "expected_from"
 MOST_IN_STRIP: Final = 1500
 MOST_NAMES: Final = 1000  # read the runs of at most this many names, and report a finding if there are more
@@ -206,15 +206,16 @@ def begun_between(
     return _by_type(connection, list(ids)).get(job_type, [])
 
 
-# A schedule has taken over a line if ticks have settled it up to this long after exec's last run, or further.
+# A schedule has taken over a line if ticks have settled the schedule for at least this long after exec's last run.
 TAKEN_OVER_AFTER: Final = timedelta(minutes=5)
 
 
 def run_by_cron(connection: Connection) -> dict[str, list[LatestRun]]:
-    """Return ``latest`` without the names whose line a schedule has taken over: ``crontab swap`` keeps the name.
+    """Return ``latest`` without the names whose line a schedule has taken over.
 
-    Only the schedule runs such a line now. So exec never runs it again, and no finding about its last run would end. A
-    schedule with a handler has taken over no line, even if it has the line's name.
+    The schedule of a swapped line has the line's name. After the swap, only the schedule runs the line. So exec never
+    runs the line again, and a finding about its last run would never end. A schedule with a handler has taken over no
+    line, even if it has the name of a line.
     """
     found = latest(connection)
     if not found:

@@ -263,7 +263,7 @@ def first_tick_at(connection: Connection) -> datetime | None:
 
 
 def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> dict[int, tuple[int | None, int | None]]:
-    """Map each moment's number to two ids: of the last tick that began by the moment's ``due_at``, and of the next."""
+    """Map each moment's number to two tick ids: the last tick that began by the moment's ``due_at``, and the next."""
     rows = run(
         connection,
         f"""
@@ -278,7 +278,7 @@ def ticks_beside(connection: Connection, moments: Sequence[dict[str, Any]]) -> d
 
 
 def jobs_under(connection: Connection, prefix: str, key: str, most: int) -> Sequence[Row[Any]]:
-    """Return running jobs whose concurrency key begins with *prefix*, those with *key* first, then by start."""
+    """Return running jobs whose concurrency key begins with *prefix*, ordered by start, but those with *key* first."""
     return run(
         connection,
         f"""SELECT j.id, j.locked_by FROM {JOBS} j

@@ -72,9 +72,9 @@ def failing_types(connection: Connection) -> list[FailingType]:
 
 
 def _first_failures(connection: Connection, job_type: str, after: datetime | None) -> list[datetime]:
-    """Return when the oldest jobs of this type that failed after *after* did so. None means at any time.
+    """Return when the oldest failing jobs of this type failed. If *after* is given, count only failures after it.
 
-    These jobs stay the oldest while they fail on, so the beginning of the type's failures does not move.
+    While these jobs keep failing, they stay the oldest, so the beginning of the type's failures does not move.
     """
     return list(
         run(

@@ -1,4 +1,4 @@
-"""The statements of ``history``: attempts, deaths, occurrences, acts, ticks, and what changed between ticks."""
+"""The statements of ``history``: attempts, deaths, occurrences, ticks, and what people or deploys changed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ _AT_ITS_TIME: Final = (
 
 
 def _reason_before(became: str) -> str:
-    """Return SQL for the reason why the occurrence was *became* ("missed" or "skipped") before a backfill ran it."""
+    """Return SQL for the reason that the row gave before a backfill ran the occurrence.
+
+    *became* is the row's outcome at that time, "missed" or "skipped".
+    """
     mark = f"{BEFORE}{became} ("
     at = either(postgresql=f"strpos(c.reason, '{mark}')", sqlite=f"instr(c.reason, '{mark}')")
     return (
@@ -146,9 +149,9 @@ def not_run_since(
 ) -> Sequence[Row[Any]]:
     """Return the newest *limit* ledger rows of occurrences that did not run at their time, newest first.
 
-    They were due from *since* on or, if they were settled from *since* on, from *gap_from* on. Only rows with these
-    *outcomes* are returned. In the result, ``outcome`` is the row's own outcome, or "early", or the outcome that the
-    row had before a backfill ran the occurrence.
+    The occurrences were due at or after *since*. If they were settled at or after *since*, they may have been due
+    earlier, back to *gap_from*. Only rows with these *outcomes* are returned. In the result, ``outcome`` is the row's
+    own outcome, or "early", or the outcome that the row had before a backfill ran the occurrence.
     """
     rows = occurrences.alias("c")
     at_its_time: ColumnElement[str] = literal_column(_AT_ITS_TIME, Text)
@@ -259,8 +262,8 @@ def spans_at_work(
     """Map each job's id to the spans in which a cancel could only ask it to stop, if they end after *since*.
 
     In these spans the job was running. An end of None means that the job is still running. The last attempt of a
-    cancelled job may have another outcome, because its runner died or its handler failed first. Then the cancel itself
-    ended the job, so that attempt's span is left out.
+    cancelled job may have another outcome, because its runner died or its handler failed first. In that case the cancel
+    itself ended the job, so that attempt's span is left out.
     """
     found: dict[int, list[tuple[datetime, datetime | None]]] = {}
     statement = f"""

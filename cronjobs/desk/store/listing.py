@@ -63,12 +63,12 @@ class Filter:
 
     @property
     def possible_statuses(self) -> tuple[Status, ...]:
-        """The statuses that the jobs that pass may have. Only dead jobs have a cause."""
+        """The statuses that matching jobs can have. Only dead jobs have a cause."""
         return (Status.DEAD,) if self.cause is not None else self.statuses or tuple(Status)
 
     @property
     def only_status(self) -> Status | None:
-        """The status of every job that passes, or None if their statuses may differ."""
+        """The status of every matching job, or None if the statuses may differ."""
         return self.possible_statuses[0] if len(self.possible_statuses) == 1 else None
 
 
@@ -103,7 +103,7 @@ def jobs_by_id(connection: Connection, ids: Sequence[int]) -> list[Row[Any]]:
 
 
 def _of_cause(connection: Connection, wanted: Filter, *columns: ColumnElement[Any]) -> Generator[Any]:
-    """Yield the open dead jobs of the cause, the last to die first.
+    """Yield the open dead jobs of the cause, most recent death first.
 
     Only Python code can determine a job's cause, so this reads all dead jobs that pass the other filters, one after
     another.

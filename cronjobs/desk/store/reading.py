@@ -17,7 +17,7 @@ AGAIN_S: Final = 0.02
 
 
 def read_one_snapshot(connection: Connection) -> None:
-    """Make a transaction that has just begun read from one snapshot only. On SQLite, every transaction does."""
+    """Use one snapshot for all reads of a transaction that has just begun. SQLite always does."""
     if is_postgresql(connection):
         run(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 

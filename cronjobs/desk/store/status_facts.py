@@ -40,9 +40,9 @@ from cronjobs.model import Status
 
 DEATHS_COUNTED: Final = 10_000
 DEATHS_NAMED: Final = 1000
-MISDATED_READ: Final = 1000  # read at most this many attempts and jobs to find jobs with times of a wrong clock
+MISDATED_READ: Final = 1000  # read at most this many attempts and jobs to find jobs whose times come from a wrong clock
 MISDATED_NAMED: Final = 20
-LEASES_READ: Final = 50  # read at most this many leases, those of the longest running jobs
+LEASES_READ: Final = 50  # read at most this many leases, those of the jobs that have run longest
 # Read at most this many audit entries of one schedule and name.
 TRIGGERS_READ: Final = 100
 DEFINITIONS_READ: Final = 20
@@ -131,9 +131,9 @@ def further_back(
 ) -> list[OccurrenceResult]:
     """Return a schedule's newest *rows* ledger rows from before *before*, newest first.
 
-    Occurrences that were skipped because of a job in *but* are left out, and so are those that a pause skipped. A
-    schedule that is due every minute may have a hundred thousand such rows, but each costs only one comparison. The row
-    of the job itself stays, because it may be the last success.
+    Occurrences that were skipped because of a job in *but*, or because of a pause, are left out. A schedule that is due
+    every minute may have a hundred thousand such rows, but each costs only one comparison. The row of the job itself
+    stays, because it may be the last success.
     """
     ledger = run(
         connection,
@@ -186,7 +186,7 @@ def _job_now(row: Any) -> JobNow:
     limit = seconds(timeout_s if timeout_s is not None else runner_s)
     try:
         most = None if limit is None else timedelta(seconds=limit)
-    except OverflowError:  # plain SQL may have written such a number
+    except OverflowError:  # plain SQL may have written a number that is too large
         most = None
     ended = (finished_at, locked_by, failed_at)
     job: JobNow = _job(*facts, bool(dismissed), started_at, locked_until, most, attempts, *ended)
@@ -253,7 +253,7 @@ def last_succeeded_for(connection: Connection, schedule_id: int) -> datetime | N
 
 
 def resumed_lately(connection: Connection, within: timedelta) -> set[str]:
-    """Return the queues whose pause ended in the last *within*. The queue "" stands for a pause of everything.
+    """Return the queues whose pause ended no more than *within* ago. The queue "" stands for a pause of everything.
 
     The pause ended because a person resumed the queue, or because it expired.
     """
@@ -270,7 +270,7 @@ def resumed_lately(connection: Connection, within: timedelta) -> set[str]:
 
 
 def fired_lately(connection: Connection, within: timedelta) -> bool:
-    """Return whether a tick with schedules switched on began in the last *within*."""
+    """Return whether a tick with schedules switched on began no more than *within* ago."""
     statement = (
         f"SELECT 1 FROM {TICKS} t WHERE t.started_at >= {SOME_AGO} AND t.schedules_on = 1 "
         "ORDER BY t.started_at DESC LIMIT 1"
@@ -279,7 +279,7 @@ def fired_lately(connection: Connection, within: timedelta) -> bool:
 
 
 def last_fired_at(connection: Connection) -> datetime | None:
-    """Return when the last tick with schedules switched on began, among the last TICKS_READ, or None."""
+    """Return when the last tick with schedules switched on began, or None if the last TICKS_READ had none."""
     at: datetime | None = run(
         connection,
         f"SELECT max(t.started_at) AS started_at FROM (SELECT i.started_at, i.schedules_on FROM {TICKS} i "
@@ -290,12 +290,18 @@ def last_fired_at(connection: Connection) -> datetime | None:
 
 
 def recorded_since(connection: Connection, host: str, *names: str) -> datetime | None:
-    """Return when this host's ticks began to record one of *names* each time, or None if the last tick did not."""
+    """Return when this host's ticks began to record one of *names* each time.
+
+    Return None if the last tick recorded none of them.
+    """
     return _since(_ticks_of(connection, host), lambda tick: not did_of(tick.did).keys().isdisjoint(names))
 
 
 def carried_since(connection: Connection, host: str, fingerprint: str) -> datetime | None:
-    """Return when this host's ticks began to have only the file *fingerprint*, or None if the last tick did not."""
+    """Return when this host's ticks began to have only the file *fingerprint*.
+
+    Return None if the last tick had another file.
+    """
     ticks = (tick for tick in _ticks_of(connection, host) if tick.fingerprint is not None)
     return _since(ticks, lambda tick: tick.fingerprint == fingerprint)
 
@@ -394,11 +400,11 @@ class Misdated:
 
 
 def misdated(connection: Connection, by: timedelta, job_id: int | None = None) -> list[Misdated]:
-    """Return waiting jobs whose ``run_at`` was set by a clock more than *by* ahead, the first due first.
+    """Return waiting jobs whose ``run_at`` was set by a clock more than *by* ahead, earliest due first.
 
     Either the last attempt of such a job ended in the future, or the job never began, and was enqueued in the future
-    and due at once. A job of an occurrence that is not due yet is left out: before then, it would only run early once
-    more. With *job_id*, look only at this job.
+    and due at once. A job whose occurrence is not due yet is left out: run now, it would only be early again. With
+    *job_id*, look only at this job.
     """
     of_run, of_job = ("", "") if job_id is None else ("r.job_id = :job_id AND", "WHERE n.id = :job_id")
     # Compare the occurrence in the outer query. In the inner query, PostgreSQL may read all jobs by their due times.
@@ -432,7 +438,7 @@ NUMBER_IMPORTING: Final = "count(CASE WHEN CAST(t.did AS text) LIKE '%\"importin
 
 @dataclass(frozen=True)
 class Killed:
-    """The ticks of a host that began in the last ``within`` and did not end: how many, and when this began.
+    """How many ticks of a host began no more than ``within`` ago and did not end, and since when this has happened.
 
     ``importing`` of them were importing the handlers.
     """
@@ -467,7 +473,7 @@ def killed_lately(connection: Connection, within: timedelta, longest: timedelta,
 def _killed_since(ticks: Iterable[Any], within: timedelta) -> datetime:
     """Return when the first of these killed ticks began.
 
-    *ticks*, newest first, are read back until none was killed for *within*.
+    Read *ticks*, newest first, until *within* passed without a killed tick.
     """
     killed: list[datetime] = []
     for tick in ticks:
@@ -479,7 +485,7 @@ def _killed_since(ticks: Iterable[Any], within: timedelta) -> datetime:
 
 
 def unended_ticks(connection: Connection, within: timedelta, limit: int) -> list[dict[str, Any]]:
-    """Return the *limit* newest ticks that began in the last *within* and have not ended, newest first."""
+    """Return the *limit* newest ticks that began no more than *within* ago and have not ended, newest first."""
     rows = run(
         connection,
         f"SELECT t.* FROM {TICKS} t WHERE t.started_at >= {SOME_AGO} AND t.finished_at IS NULL "
@@ -491,7 +497,7 @@ def unended_ticks(connection: Connection, within: timedelta, limit: int) -> list
 
 
 def files_between(connection: Connection, ago: timedelta, until: timedelta) -> set[str]:
-    """Return the fingerprints of the files of ticks that began between *ago* and *until* before now."""
+    """Return the fingerprints of the files of ticks that began between now - *ago* and now - *until*."""
     rows = run(
         connection,
         f"SELECT DISTINCT t.fingerprint FROM {TICKS} t WHERE t.started_at >= {SOME_AGO} "
@@ -514,7 +520,7 @@ def in_force_since(connection: Connection, fingerprint: str) -> datetime | None:
 
 
 def configs_between(connection: Connection, ago: timedelta, until: timedelta) -> dict[str, dict[str, bool]]:
-    """Map hosts to the files with which they ticked between *ago* and *until* before now, by path.
+    """Map hosts to the files, by path, with which their ticks began between now - *ago* and now - *until*.
 
     The value says whether the last tick with that file left the file's definitions for later (the tick's
     ``fingerprint`` is NULL).

@@ -88,7 +88,7 @@ class SucceededLately(NamedTuple):
 
 
 def succeeded_lately(connection: Connection, within: timedelta) -> list[SucceededLately]:
-    """Return the jobs that succeeded in the last *within*, or only the newest ENDS_READ if there are more."""
+    """Return the jobs that succeeded no more than *within* ago, or only the newest ENDS_READ if there are more."""
     rows = run(
         connection,
         f"""

@@ -41,7 +41,7 @@ RUN_SECONDS: Final = either(
 MOST_QUEUES: Final = 1000  # list at most this many queues, and sum up the rest
 MOST_GROUPS: Final = 1000  # read at most this many groups of due jobs, by queue and type
 
-# A claim that is released this often, one time after the other, is no accident.
+# If a job's claims are released this often in a row, that is no accident.
 OFTEN_RELEASED: Final = 3
 # True if the runner gave a reason when it released the last claim. The release then also put the job's due time off.
 _PUT_OFF: Final = f"j.status = 'queued' AND j.attempts >= {OFTEN_RELEASED} AND j.last_failed_at >= j.started_at"

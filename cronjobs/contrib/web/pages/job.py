@@ -56,7 +56,8 @@ def job(connection: Connection, view: View, types: JobTypes, job_id: int) -> str
         earlier=earlier,
         so_far=so_far,
         progress=how_far(row, view),
-        # The attempts show their errors, so show the job's own only if it is none of theirs, as after a deadline.
+        # Each attempt shows its own error. So show the job's error only if no attempt has the same error, as after a
+        # deadline.
         last_error=row.last_error if row.last_error not in [run.error for run in runs] else None,
         runs=runs,
         left_out=count - len(runs),

@@ -89,7 +89,7 @@ def jobs(connection: Connection, view: View, _types: JobTypes) -> str:
 
 
 def typed_in(query: Mapping[str, str]) -> str:
-    """Return the text of the search field: the address's "q", or else the search that its FIELDS make up."""
+    """Return the text of the search field: the address's "q", or else a search made of its FIELDS."""
     if "q" in query:
         return query["q"]
     given: dict[str, Any] = {name: query[name] for name in FIELDS if query.get(name, "").strip()}
@@ -145,7 +145,7 @@ def how_far(row: Any, view: View) -> Progress | None:
 
 
 def _payload(row: Any, view: View) -> str:
-    """Return a job's payload as text. In a row without an error, it shows how jobs of the same type differ.
+    """Return a job's payload as text. In a row without an error, the payload shows how jobs of the same type differ.
 
     A standalone report may be sent to other people, so it has no payloads.
     """
@@ -156,7 +156,7 @@ def _payload(row: Any, view: View) -> str:
 
 
 def errors(connection: Connection, wanted: Filter) -> Errors | None:
-    """Group the newest failed and dead jobs that match *wanted* by error. Return None if it asks for another status."""
+    """Group the newest failed and dead jobs that match *wanted* by error. Return None if only other statuses match."""
     statuses = tuple(status for status in (Status.DEAD, Status.FAILED) if status in wanted.possible_statuses)
     if not statuses:
         return None

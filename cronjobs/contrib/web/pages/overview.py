@@ -127,7 +127,7 @@ def charts_section(connection: Connection, view: View) -> dict[str, Any]:
 
 
 def _by_cron(connection: Connection, health: Health, view: View) -> dict[str, Any]:
-    """Return the values for "by_cron.html": crontab lines that run under ``cronjobs exec``, with their last day."""
+    """Return the values for "by_cron.html": the crontab lines that run under exec, and how their last 24 hours went."""
     most = ALL_BY_CRON if view.query.get("by_cron") == "all" else BY_CRON
     facts, count = run_by_cron(connection, health.now, most, named(view.query.get("find", "")[:LONGEST_SEARCH]))
     return {

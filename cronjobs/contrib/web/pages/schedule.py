@@ -1,4 +1,4 @@
-"""The page of one schedule: its strip, its definition, and its occurrences as ``cronjobs explain`` words them."""
+"""The page of one schedule: its strip, its definition, and its occurrences in the words of ``cronjobs explain``."""
 
 from __future__ import annotations
 
