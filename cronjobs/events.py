@@ -223,7 +223,7 @@ def key_of_another_type(job_type: str, existing_type: str, replaced: bool, job_i
     """A program used idempotency keys that jobs of another type already had. The program emits this event, through
     Python's logging.
     """
-    became = "had this idempotency key and was replaced" if replaced else "has this idempotency key"
+    became = "had the same idempotency key and was replaced" if replaced else "has the same idempotency key"
     kept = "" if replaced else f", so no {job_type} job was enqueued"
     facts = {"job_type": job_type, "existing_type": existing_type, "job_id": job_id, "count": count}
     share = "all job types share one set of idempotency keys, so begin each key with the job's type"

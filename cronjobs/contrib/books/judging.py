@@ -186,7 +186,7 @@ class _Bookkeeper:
     # --- the ledger ---------------------------------------------------------------------------------------------------
 
     def _enter_all(self) -> None:
-        """Enter the ledger rows. Most rows are about exactly the next due occurrence, and take a fast path."""
+        """Enter the ledger rows. Most rows record just the next due occurrence, and take a fast path."""
         due, day, place, until = self.due, -1, 0, 0
         for entry in self.account.entries:
             quick = entry.first == entry.last and entry.number == 1 and place < len(due)

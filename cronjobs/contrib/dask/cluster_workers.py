@@ -309,7 +309,7 @@ class ClusterWorkers(Workers):
         return far.adrift or far.asked is not None
 
     def _look(self) -> None:
-        """If a look is due, read the tokens of the written attempts, and act on their states.
+        """If it is time to look again, read the tokens in the database, and act on what each says about its attempt.
 
         Look more often while an attempt is urgent.
         """

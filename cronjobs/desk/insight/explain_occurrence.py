@@ -331,7 +331,7 @@ def _left_by(facts: OccurrenceFacts, tick: TickFacts) -> str | None:
         if f"{where}.".startswith(entries):
             return f"the schedule's entry in the file of that host was broken: {one_line(what, 300)}"
     return (
-        None if tick.away is None else f"for some time that tick could not use the database: {one_line(tick.away, 300)}"
+        None if tick.away is None else f"that tick could not use the database for some time: {one_line(tick.away, 300)}"
     )
 
 

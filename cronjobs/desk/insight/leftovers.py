@@ -34,7 +34,7 @@ class Leftover:
 
 DJANGOS: Final = Leftover(
     "Django's record",
-    "the record of our migrations in django_migrations",
+    "the rows in django_migrations that record cronjobs' migrations",
     "python manage.py migrate cronjobs zero --fake; otherwise, a later migrate creates no tables",
 )
 

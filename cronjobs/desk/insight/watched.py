@@ -195,7 +195,7 @@ class Watched:
     differ_since: datetime | None = None
     # Maps a host whose ticks alternate between several files to these files.
     two_files: dict[str, TwoFiles] = field(default_factory=dict)
-    # Maps a queue to when its oldest due job of a schedule became due.
+    # Maps a queue to when the oldest of its due jobs became due. Only jobs that schedules made count.
     waiting: dict[str, datetime] = field(default_factory=dict)
     # Maps a schedule past its grace to the facts about it.
     without_run: dict[str, ScheduleWithoutRun] = field(default_factory=dict)

@@ -402,8 +402,8 @@ class Misdated:
 def misdated(connection: Connection, by: timedelta, job_id: int | None = None) -> list[Misdated]:
     """Return waiting jobs whose ``run_at`` was set by a clock more than *by* ahead, earliest due first.
 
-    Either the last attempt of such a job ended in the future, or the job never began, and was enqueued in the future
-    and due at once. A job whose occurrence is not due yet is left out: run now, it would only be early again. With
+    Such a job has a recorded time later than now: the end of its last attempt or, if the job never began and was due at
+    once, its creation. A job whose occurrence is not due yet is left out: run now, it would only be early again. With
     *job_id*, look only at this job.
     """
     of_run, of_job = ("", "") if job_id is None else ("r.job_id = :job_id AND", "WHERE n.id = :job_id")

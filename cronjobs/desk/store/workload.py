@@ -149,8 +149,8 @@ def often_released(connection: Connection, late: timedelta, limit: int) -> list[
     return [OftenReleased._make(row) for row in rows]
 
 
-# Known types come first, then the oldest jobs. So jobs that a stranger enqueues today cannot hide jobs that have waited
-# longer.
+# Groups of known types come before groups of unknown types, and among these the group with the oldest job comes first.
+# So jobs that a stranger enqueues today cannot hide jobs that have waited longer.
 _DUE_GROUPS: Final = f"""
   WITH each AS (
     SELECT w.queue, w.job_type, CAST(sum(w.due) AS bigint) AS due, CAST(sum(w.late) AS bigint) AS late,

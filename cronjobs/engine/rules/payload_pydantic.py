@@ -59,7 +59,7 @@ class PydanticReader:
             for each in error.errors(include_url=False, include_input=False):
                 misfits.add((*path, *_place(each["loc"])), _words(each))
         except TooManyTrials:
-            misfits.add(path, "has too many union members to try")
+            misfits.add(path, "has a type of too many combined unions to be checked")
         # This error comes from user code, or from an annotation that pydantic cannot read.
         except Exception as error:
             misfits.add(path, f"is refused: {error_text(error)}")

@@ -100,7 +100,7 @@ def types_recorded_at(connection: Connection) -> datetime | None:
 def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> frozenset[str] | None:
     """Return the job types that some host may still run, or None if no tick has recorded any.
 
-    Claims use these types. Every list that a tick recorded during the last *within* counts, because a tick that began
+    Claims use these types. A list counts if a tick recorded it no longer ago than *within*, because a tick that began
     before a deploy may still be running jobs of types that the deploy removed. Idle ticks load no handlers, so the last
     list of each host that still ticks counts as well. If no tick has loaded handlers for that long, the last recorded
     lists are used.

@@ -230,7 +230,7 @@ class FinishResult:
     ``written`` are the jobs whose end was recorded. ``lost`` are the jobs whose attempt has lost its lease for good.
     Other transactions have locked the rows of all other jobs, so the caller must try these jobs again. ``cancelled``
     has each written job that is now cancelled, whatever its outcome, with a text that says who cancelled the job and
-    why. ``succeeded`` are the written jobs whose success their own attempts had already recorded, in the user's
+    why. ``succeeded`` are the jobs of ``written`` that an attempt had already recorded as succeeded, in the user's
     transaction.
     """
 

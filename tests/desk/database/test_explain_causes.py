@@ -201,7 +201,7 @@ def test_why_a_tick_left_an_occurrence_is_its_outage(world: World) -> None:
         row = {"tick": "t", "host": "alpha", "boot_id": "b", "pid": 1, "version": "1", "started_at": at}
         connection.execute(insert(tables.ticks).values(row | {"finished_at": at, "did": {"outages": [7, away]}}))
     world.go(utc("2026-03-03T02:22:00"))
-    why = "for some time that tick could not use the database: was locked by another connection."
+    why = "that tick could not use the database for some time: was locked by another connection."
     assert f"left it unsettled; {why}" in world.ask("s")
     world.tick(utc("2026-03-03T02:24:00"))
     assert f"that tick did not settle it; {why}" in world.ask("s")

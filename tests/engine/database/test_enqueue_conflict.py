@@ -74,9 +74,9 @@ def test_a_key_that_a_job_of_another_type_has_is_logged(
     share = "all job types share one set of idempotency keys, so begin each key with the job's type"
     assert caplog.messages == [
         said.format("pay", "mail", ids[0], 2)
-        + f'"job {ids[0]} (mail) has this idempotency key, so no pay job was enqueued; {share}"',
+        + f'"job {ids[0]} (mail) has the same idempotency key, so no pay job was enqueued; {share}"',
         said.format("mail", "pay", ids[2], 1)
-        + f'"job {ids[2]} (pay) had this idempotency key and was replaced; {share}"',
+        + f'"job {ids[2]} (pay) had the same idempotency key and was replaced; {share}"',
     ]
 
 

@@ -91,7 +91,7 @@ def _instant(text: str | None) -> datetime | None:
             raise ValueError
         return read.replace(tzinfo=read.tzinfo or UTC).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise BadRequest("from and to must be instants such as 2026-11-20T02:15:00Z") from None
+        raise BadRequest('the parameters "from" and "to" must be instants, such as 2026-11-20T02:15:00Z') from None
 
 
 def _definition(stored: Any, next_at: datetime | None, view: View) -> dict[str, str]:

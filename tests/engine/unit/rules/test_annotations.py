@@ -405,7 +405,7 @@ def test_alternatives_in_alternatives_end_before_they_take_hours(monkeypatch: py
         value = {"below": value}
     reader, misfits = payload_pydantic.PydanticReader(Left), Misfits()
     reader(value, ("p",), misfits)
-    assert (str(misfits), reader._trials) == ("payload.p has too many union members to try", 1001)
+    assert (str(misfits), reader._trials) == ("payload.p has a type of too many combined unions to be checked", 1001)
 
 
 @pytest.mark.parametrize("annotation", [row[0] for row in TAKEN], ids=[str(row[0])[:60] for row in TAKEN])
