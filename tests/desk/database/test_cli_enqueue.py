@@ -85,7 +85,7 @@ def test_a_key_that_a_job_of_another_type_has_is_named(project: Project) -> None
     kept = project.call("enqueue", "t.ok", *key)
     assert (kept.code, kept.out) == (0, "job 1 existed already (t.mail, queued)\n")
     assert "job 1 (t.mail) has the same idempotency key, so no t.ok job was enqueued" in kept.err
-    assert "job 1 (t.mail) had this" in project.call("enqueue", "t.ok", *key, "--on-conflict", "replace").err
+    assert "job 1 (t.mail) had the same" in project.call("enqueue", "t.ok", *key, "--on-conflict", "replace").err
 
 
 def test_a_full_queue_refuses_and_counts_that(project: Project) -> None:
