@@ -23,7 +23,7 @@ from zlib import crc32
 
 import hypothesis
 import pytest
-from support import nofsync
+from support import compiled, nofsync
 from support.pool import Pool, copy_statement
 from support.postgres import ENQUEUE, OWNER, READ, RUN, PostgresServer, as_role
 from support.ticking import Project
@@ -43,6 +43,7 @@ _numbers = itertools.count(1)
 _STATE = tempfile.TemporaryDirectory(prefix="cronjobs-tests-")
 
 nofsync.install()
+compiled.install()
 
 # Start the slowest tests first. Otherwise one of two cores is idle at the end.
 LONGEST = ("test_drill", "test_walk", "test_wheel", "test_kill_points", "test_long_jobs_stop")
@@ -53,7 +54,7 @@ MARKERS = (
     "needs(layer): also needs a layer above the test's folder, or another extra",
     "connects_as(role): the role for the migrated PostgreSQL database; the default is RUN",
     "slow: takes more than two seconds, or kills processes on purpose; the everyday run leaves it out",
-    "either: about processes, not SQL, so it runs on one database, or with CRONJOBS_TESTS_BOTH=1 on both",
+    "either: about processes, or other tests prove its SQL: on one database; with CRONJOBS_TESTS_BOTH=1 on both",
 )
 
 
