@@ -2747,6 +2747,27 @@ MUTANTS = (
         ("tests/desk/database/test_failing_types.py",),
     ),
     Mutant(
+        "a retry by a person silences a failing schedule",
+        "cronjobs/desk/store/status_facts.py",
+        "j.attempts > j.failures + j.losses",
+        "j.attempts < 0",
+        ("tests/desk/database/test_noticing.py",),
+    ),
+    Mutant(
+        "a retry by a person hides a failing job that someone triggered",
+        "cronjobs/desk/store/status_facts.py",
+        "AND j.finished_at IS NULL AND j.last_failed_at IS NOT NULL)",
+        "AND j.finished_at IS NULL AND j.status = 'failed')",
+        ("tests/desk/database/test_noticing.py",),
+    ),
+    Mutant(
+        "a retry by a person silences a failing type",
+        "cronjobs/desk/store/failing_types.py",
+        "HAVING sum(j.attempts)",
+        "HAVING sum(j.failures)",
+        ("tests/desk/database/test_failing_types.py",),
+    ),
+    Mutant(
         "a type's failures begin anew with each job that fails, so no ack holds",
         "cronjobs/desk/store/failing_types.py",
         "min([*since, *began])",

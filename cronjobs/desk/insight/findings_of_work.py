@@ -84,7 +84,7 @@ def work_findings(health: Health, run: RunSettings, same: SameCause) -> Iterator
             continue
         wait = f"{counted(failing.jobs, 'job')} of this type {'waits' if failing.jobs == 1 else 'wait'} for another try"
         text = f"the last {IN_A_ROW} runs of {failing.job_type} failed, with no success in between; {wait}"
-        command = typed("cronjobs jobs list --status failed --type", failing.job_type)
+        command = typed(f"cronjobs jobs list --status {failing.status} --type", failing.job_type)
         yield Finding("failing_type", text, since=failing.since, command=command, subject=failing.job_type)
     yield from _deaths(health, same)
     yield from _cut_off(health)
