@@ -432,15 +432,18 @@ def _ran_at(job: JobFacts, at: datetime) -> AttemptFacts | None:
 def what_comes_next(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     """Describe the job's state now, and what happens next."""
     at = times.clock(job.finished_at or job.run_at)
-    return [f"Job {job.id} succeeded at {at}."] if job.status == "succeeded" else _state(job, times, around)
+    if job.status == "succeeded":
+        return [f"Job {job.id} succeeded at {at}.", *_left_unknown(job)]
+    return _state(job, times, around)
 
 
 def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     match job.status:
         case "succeeded":
+            at, unknown = times.clock(job.finished_at or job.run_at), _left_unknown(job)
             if any(attempt.outcome == "succeeded" for attempt in job.attempts):
-                return []
-            return [f"Job {job.id} succeeded at {times.clock(job.finished_at or job.run_at)}; its attempts are pruned."]
+                return unknown
+            return [f"Job {job.id} succeeded at {at}; its attempts are pruned.", *unknown]
         case "dead":
             at = times.clock(job.finished_at or job.run_at)
             tries = "" if not job.most else " try" if job.most == 1 else " tries"
@@ -461,6 +464,14 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         case "running":
             return [_running(job, times, around.now), *_reported(job, around.now)]
     return _waiting(job, times, around)
+
+
+def _left_unknown(job: JobFacts) -> list[str]:
+    """Return what to do about an effect that the job has left unknown although it succeeded."""
+    if job.unsettled is None:
+        return []
+    unknown = f"Nobody knows whether its effect {one_line(job.unsettled, 600)} happened, although the job succeeded."
+    return [unknown, f'Find out, and record the answer: "{settling(job.unsettled)}" (or not-done).']
 
 
 def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:

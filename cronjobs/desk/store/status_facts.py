@@ -41,6 +41,7 @@ from cronjobs.model import Status
 
 DEATHS_COUNTED: Final = 10_000
 DEATHS_NAMED: Final = 1000
+EFFECTS_READ: Final = 10_000  # to find effects that stay unknown, read this many of the newest
 MISDATED_READ: Final = 1000  # read at most this many attempts and jobs to find jobs with times of a wrong clock
 MISDATED_NAMED: Final = 20
 LEASES_READ: Final = 50  # read at most this many leases, those of the longest running jobs

@@ -17,6 +17,7 @@ from support.hosts import put
 
 from cronjobs import GiveUp, RetryPolicy, cancel
 from cronjobs.desk.rules.schedule_names import names_of
+from cronjobs.desk.store import status_facts
 from cronjobs.desk.store.status_facts import DEATHS_NAMED, TRIGGERS_READ, triggered
 from cronjobs.engine.database import tables
 from cronjobs.engine.execution.foreground_claim import begin_existing, begin_new
@@ -508,15 +509,50 @@ def test_however_a_job_was_cancelled_its_unknown_effect_is_a_finding_until_someb
     assert "effect" not in [each["kind"] for each in world.cronjobs("status", "--json").json["findings"]]
 
 
-def test_thousands_of_later_cancels_hide_no_job_that_was_cancelled_in_its_effect(world: World) -> None:
+def test_thousands_of_later_cancels_and_effects_hide_no_job_that_was_cancelled_in_its_effect(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fails_in_an_effect(world)
     now = world.clock.now()
+    monkeypatch.setattr(status_facts, "EFFECTS_READ", 0)  # as if many began later
     with world.database.write() as connection:
         gone = {"status": "cancelled", "finished_at": now, "cancel_requested_at": now}
         connection.execute(update(tables.jobs).values(gone))
         later = {"job_type": "t.work", "status": "cancelled", "finished_at": now + MINUTE}
         connection.execute(insert(tables.jobs), [later] * (DEATHS_NAMED + 1))
     assert [each["kind"] for each in world.cronjobs("status", "--json").json["findings"]] == ["effect"]
+
+
+@pytest.mark.parametrize("pruned", [False, True], ids=["kept", "pruned"])
+@pytest.mark.parametrize("over", ["succeeded", "cancelled", "dead", "dismissed"])
+def test_an_unknown_effect_outlives_its_job_until_somebody_deals_with_it(world: World, over: str, pruned: bool) -> None:
+    fails_in_an_effect(world)
+    now = world.clock.now()
+    ended = {"status": "dead" if over == "dismissed" else over, "finished_at": now}
+    ended |= {"dismissed_at": now} if over == "dismissed" else {}
+    with world.database.write() as connection:
+        connection.execute(update(tables.jobs).values(ended))
+        if over == "succeeded":  # a step matters only if the job runs again
+            step = {"key": "job:1:step:render", "job_id": 1, "attempt": 1, "begun_at": now}
+            connection.execute(insert(tables.effects).values(step))
+    if not pruned:
+        settle = '"cronjobs effects settle pay:7 done"'
+        assert settle in " ".join(world.ask("1").steady) or over in ("dead", "dismissed")
+        assert (settle in world.cronjobs("jobs", "show", "1", "--json").json["next"]) or over in ("dead", "dismissed")
+    else:
+        world.clock.advance(timedelta(days=91))
+        assert world.cronjobs("prune").code == 0
+        with world.database.read() as connection:
+            assert connection.execute(select(tables.jobs.c.id)).first() is None
+    found = [each for each in world.cronjobs("status", "--json").json["findings"] if each["kind"] == "effect"]
+    if over in ("dead", "dismissed"):
+        assert found == []  # the findings "dead" and "pruned" report the death, and a dismissal ends the reports
+        return
+    why = "the job was cancelled" if over == "cancelled" else "the job succeeded"
+    why = "retention removed the job" if pruned else why
+    assert found[0]["text"].startswith(f"nobody knows whether the effect pay:7 of job 1 happened, and {why}")
+    assert world.cronjobs("effects", "settle", "pay:7", "done").code == 0
+    assert "effect" not in [each["kind"] for each in world.cronjobs("status", "--json").json["findings"]]
 
 
 @pytest.mark.parametrize(("repeats", "most"), [(0, None), (1, "twice"), (3, "up to 4 times")])
