@@ -1421,6 +1421,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a job whose enqueue is not committed yet is called gone",
+        "cronjobs/desk/store/missing_jobs.py",
+        "AND l.mode = 'RowExclusiveLock'",
+        "AND l.mode = 'ShareLock'",
+        ("tests/desk/database/test_missing_job.py",),
+    ),
+    Mutant(
         "the unknown effect of a job that succeeded is no finding",
         "cronjobs/engine/store/effects.py",
         "j.status IN ('succeeded', 'cancelled') OR (",
