@@ -1428,6 +1428,13 @@ MUTANTS = (
         ("tests/desk/database/test_missing_job.py",),
     ),
     Mutant(
+        "a killed tick that had started the job is said not to have started it",
+        "cronjobs/desk/insight/job_evidence.py",
+        "if over and tick.tick != starter:",
+        "if over:",
+        (f"{EXPLAIN_CAUSES}::test_ticks_that_did_not_start_a_job_are_named_and_not_the_tick_that_did",),
+    ),
+    Mutant(
         "the unknown effect of a job that succeeded is no finding",
         "cronjobs/engine/store/effects.py",
         "j.status IN ('succeeded', 'cancelled') OR (",

@@ -932,7 +932,10 @@ def test_a_limit_on_the_jobs_key_comes_before_the_reason_of_others() -> None:
     assert entry_for([limited, busy], **job, key="web:1") == busy
 
 
-def test_ticks_that_did_not_start_a_running_job_are_named(world: World) -> None:
+@pytest.mark.parametrize("ended", [False, True])
+def test_ticks_that_did_not_start_a_job_are_named_and_not_the_tick_that_did(
+    world: World, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
     """What had delayed a first attempt was named only when the attempt had ended."""
     world.file()
     world.tick()
@@ -949,7 +952,16 @@ def test_ticks_that_did_not_start_a_running_job_are_named(world: World) -> None:
     with world.database.write() as connection:
         running = update(tables.jobs).where(tables.jobs.c.id == job_id)
         connection.execute(running.values(lease | {"status": "running", "attempts": 1, "started_at": begun}))
+        starter: dict[str, Any] = {"tick": "x", "started_at": begun - timedelta(seconds=1)}  # it was killed later
+        starter["did"] = {"runner": lease["locked_by"]}
+        connection.execute(insert(tables.ticks).values(row | starter))
+        if ended:
+            over = {"status": "succeeded", "finished_at": begun, "locked_by": None, "locked_until": None}
+            connection.execute(running.values(over))
+            run = {"job_id": job_id, "attempt": 1, "outcome": "succeeded", "runner": lease["locked_by"]}
+            connection.execute(insert(tables.job_runs).values(run | {"started_at": begun, "finished_at": begun}))
     world.go(utc("2026-03-02T08:04:30"))
+    monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: True)
     told = world.ask(str(job_id))
     assert "on alpha did not start it: the tick was asked to stop." in told
     assert "1 tick did not start it, and never recorded an end: it was killed or lost the database." in told
