@@ -1435,6 +1435,13 @@ MUTANTS = (
         (f"{EXPLAIN_CAUSES}::test_ticks_that_did_not_start_a_job_are_named_and_not_the_tick_that_did",),
     ),
     Mutant(
+        "a job that waits for another job's effect counts as failed",
+        "cronjobs/engine/store/leases.py",
+        "CASE WHEN o.outcome = 'snoozed' THEN NULL ELSE o.error END",
+        "o.error",
+        ("tests/engine/database/test_last_error.py",),
+    ),
+    Mutant(
         "the unknown effect of a job that succeeded is no finding",
         "cronjobs/engine/store/effects.py",
         "j.status IN ('succeeded', 'cancelled') OR (",

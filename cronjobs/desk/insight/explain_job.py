@@ -322,7 +322,10 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
             what = f"were {what}"
         named = outcome == "failed" and error_type and not says_class(error_type, last.error)
         kind = f" with {name(error_type or '')}" if named else ""
-        error = f"; the last error: {one_line(last.error.rstrip(), 300)}" if outcome == "failed" and last.error else ""
+        if outcome == "snoozed" and last.error:
+            what = "were put off"
+        said = {"failed": "; the last error: ", "snoozed": "; the last reason: "}.get(outcome)
+        error = f"{said}{one_line(last.error.rstrip(), 300)}" if said and last.error else ""
         # Attempts that were released have no outcome, so there may be fewer than the numbers say.
         numbers = f"{len(group):,} attempts, from {first.number} to {last.number},"
         if last.number - first.number + 1 == len(group):
@@ -376,7 +379,8 @@ def attempt_sentence(attempt: AttemptFacts, times: LocalTimes) -> str:
         case "interrupted":
             return f"{subject} was interrupted at {at}{on}, after {took}: {error or 'its tick ended'}."
         case "snoozed":
-            return f"{subject} ended at {at}{on}, after {took}: the handler asked to run again later."
+            why = f"{error}, so this job waits for another turn" if error else "the handler asked to run again later"
+            return f"{subject} ended at {at}{on}, after {took}: {why}."
         case other:
             what = "was cancelled" if other == "cancelled" else f"ended as {name(other)}"
             return f"{subject} {what} at {at}{on}, after {took}."
