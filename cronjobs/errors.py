@@ -527,4 +527,4 @@ class EffectBusy(Snooze):
 
     def __init__(self, key: str, job_id: int) -> None:
         super().__init__("10s")
-        self.args = (f"job {job_id} is performing the effect {key} now",)
+        self.args = (f"job {job_id} was performing the effect {key}",)

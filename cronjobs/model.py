@@ -277,7 +277,10 @@ class CancelledByRequest:
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
+    """The handler asked to run again later. If it waited for an effect of another job, ``error`` names that job."""
+
     until: datetime
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

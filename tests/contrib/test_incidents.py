@@ -829,7 +829,7 @@ INCIDENTS = [
     Incident("a payload that cannot be read", unreadable, "dead", World.dismiss, code=1, mail="a job is dead"),
     Incident("a job killed its tenth runner", lost_for_good, "dead", World.dismiss, code=1, mail="a job is dead"),
     Incident("a job cancelled in an effect", cancelled_in_an_effect, "effect", effect_settled),
-    Incident("a job cancelled in an effect, and retried", cancelled_in_an_effect, "effect", cancelled_job_retried),
+    Incident("its retry leaves it unknown", cancelled_in_an_effect, "effect", cancelled_job_retried, left="effect"),
     Incident("a schedule's last three runs failed", failing, "failing", healed),
     Incident("no tick for four minutes", lambda w: w.later("4m", ticks=False), "no_tick", NOTHING),
     Incident("no tick for a night", lambda w: w.later("2h", ticks=False), "no_tick", NOTHING),

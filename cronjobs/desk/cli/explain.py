@@ -30,10 +30,11 @@ from cronjobs.desk.insight.explain_obstacles import with_obstacles
 from cronjobs.desk.insight.explain_occurrence import counts_of, explain_occurrence, summary
 from cronjobs.desk.insight.formatting import LocalTimes, safe
 from cronjobs.desk.insight.instants import since_instant
-from cronjobs.desk.insight.missing_job import missing_job
+from cronjobs.desk.insight.missing_job import NOT_COMMITTED, missing_job
 from cronjobs.desk.insight.schedule_history import Asked, asked_on_the_clock
 from cronjobs.desk.insight.watched import refusing, ticking
 from cronjobs.desk.store.explaining import job_of_key
+from cronjobs.desk.store.missing_jobs import is_enqueue_open
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import json_text
 from cronjobs.engine.config.settings import Settings
@@ -139,7 +140,9 @@ def explain(
         if key is not None:
             explanation = explain_key(connection, key, settings, types)
             if explanation is None:
-                explanation, code = _not_there(f"key {key}", _no_key(key, settings.retention.keys), as_json)
+                uncommitted = NOT_COMMITTED if is_enqueue_open(connection) else "either "
+                no_key = _no_key(key, settings.retention.keys, uncommitted)
+                explanation, code = _not_there(f"key {key}", no_key, as_json)
         elif job_type is not None:
             explanation = explain_type_named(connection, job_type, settings, types())
             if explanation is None:
@@ -246,10 +249,10 @@ def _no_schedule(name: str, known: Sequence[str]) -> str:
     return f'there is no schedule or job type "{safe(name, 80)}": {hint}'
 
 
-def _no_key(key: str, kept: timedelta) -> str:
+def _no_key(key: str, kept: timedelta, uncommitted: str) -> str:
     return (
-        f'no job has the idempotency key "{safe(key, 80)}": either no job was enqueued with the key, or the job ended '
-        f"more than {duration_text(kept)} ago (retention.keys)"
+        f'no job has the idempotency key "{safe(key, 80)}": {uncommitted}no job was enqueued with the key, or the job '
+        f"ended more than {duration_text(kept)} ago (retention.keys)"
     )
 
 

@@ -203,7 +203,7 @@ def _waiting(job_id: int, job: Any, times: Times) -> str:
 
 _WORDS: Final = {
     "timed_out": "timed out",
-    "snoozed": "was put off by its handler",
+    "snoozed": "was put off",
     **{word: f"was {word}" for word in ("lost", "interrupted", "cancelled")},
     **{word: word for word in ("succeeded", "failed")},
 }

@@ -314,7 +314,8 @@ class JobFacts:
     dismissed: bool = False  # whether the job is dead and was dismissed
     doubtful: tuple[DoubtfulEffect, ...] = ()
     done: tuple[DoneEffect, ...] = ()  # if the job is dead or cancelled: effects that it has recorded as done
-    # The key of an unsettled effect that the dead job died of, or that the job began before it was cancelled.
+    # The key of an unsettled effect that the dead job died of, or that the job began before it was cancelled or
+    # succeeded.
     unsettled: str | None = None
     # If the job did not succeed: later runs of its schedule that were triggered by hand, newest first.
     triggered: tuple[Triggered, ...] = ()

@@ -322,7 +322,10 @@ def _attempt_sentences(attempts: tuple[AttemptFacts, ...], times: LocalTimes) ->
             what = f"were {what}"
         named = outcome == "failed" and error_type and not says_class(error_type, last.error)
         kind = f" with {name(error_type or '')}" if named else ""
-        error = f"; the last error: {one_line(last.error.rstrip(), 300)}" if outcome == "failed" and last.error else ""
+        if outcome == "snoozed" and last.error:
+            what = "were put off"
+        said = {"failed": "; the last error: ", "snoozed": "; the last reason: "}.get(outcome)
+        error = f"{said}{one_line(last.error.rstrip(), 300)}" if said and last.error else ""
         # A released attempt uses up a number but has no outcome. So the group may have fewer attempts than their
         # numbers suggest.
         numbers = f"{len(group):,} attempts, from {first.number} to {last.number},"
@@ -377,7 +380,8 @@ def attempt_sentence(attempt: AttemptFacts, times: LocalTimes) -> str:
         case "interrupted":
             return f"{subject} was interrupted at {at}{on}, after {took}: {error or 'its tick ended'}."
         case "snoozed":
-            return f"{subject} ended at {at}{on}, after {took}: the handler asked to run again later."
+            why = f"{error}, so this job waits for another turn" if error else "the handler asked to run again later"
+            return f"{subject} ended at {at}{on}, after {took}: {why}."
         case other:
             what = "was cancelled" if other == "cancelled" else f"ended as {name(other)}"
             return f"{subject} {what} at {at}{on}, after {took}."
@@ -433,15 +437,18 @@ def _ran_at(job: JobFacts, at: datetime) -> AttemptFacts | None:
 def what_comes_next(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     """Describe the job's state now, and what happens next."""
     at = times.clock(job.finished_at or job.run_at)
-    return [f"Job {job.id} succeeded at {at}."] if job.status == "succeeded" else _state(job, times, around)
+    if job.status == "succeeded":
+        return [f"Job {job.id} succeeded at {at}.", *_left_unknown(job)]
+    return _state(job, times, around)
 
 
 def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     match job.status:
         case "succeeded":
+            at, unknown = times.clock(job.finished_at or job.run_at), _left_unknown(job)
             if any(attempt.outcome == "succeeded" for attempt in job.attempts):
-                return []
-            return [f"Job {job.id} succeeded at {times.clock(job.finished_at or job.run_at)}; its attempts are pruned."]
+                return unknown
+            return [f"Job {job.id} succeeded at {at}; its attempts are pruned.", *unknown]
         case "dead":
             at = times.clock(job.finished_at or job.run_at)
             tries = "" if not job.most else " try" if job.most == 1 else " tries"
@@ -462,6 +469,14 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         case "running":
             return [_running(job, times, around.now), *_reported(job, around.now)]
     return _waiting(job, times, around)
+
+
+def _left_unknown(job: JobFacts) -> list[str]:
+    """Return what to do about an effect that the job has left unknown although it succeeded."""
+    if job.unsettled is None:
+        return []
+    unknown = f"Nobody knows whether its effect {one_line(job.unsettled, 600)} happened, although the job succeeded."
+    return [unknown, f'Find out, and record the answer: "{settling(job.unsettled)}" (or not-done).']
 
 
 def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:

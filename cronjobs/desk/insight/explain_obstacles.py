@@ -45,8 +45,8 @@ def with_obstacles(
         last = job.attempts[-1] if job.attempts else None
         reported = None if last is None else unsettled_effect(connection, last.error_type, last.error)
         return replace(job, unsettled=reported or unknown_of(connection, [job.id]).get(job.id))
-    if job.status in (Status.QUEUED, Status.FAILED, Status.CANCELLED) and job.attempt:
-        job = replace(job, unsettled=unknown_of(connection, [job.id]).get(job.id))
+    if job.status != Status.RUNNING and job.attempt:
+        job = replace(job, unsettled=unknown_of(connection, [job.id], steps=job.status != Status.SUCCEEDED).get(job.id))
     if job.status not in (Status.QUEUED, Status.FAILED):
         return job
     if job.run_at > database_now(connection):

@@ -84,10 +84,10 @@ def work_findings(health: Health, run: RunSettings, same: SameCause) -> Iterator
             continue
         wait = f"{counted(failing.jobs, 'job')} of this type {'waits' if failing.jobs == 1 else 'wait'} for another try"
         text = f"the last {IN_A_ROW} runs of {failing.job_type} failed, with no success in between; {wait}"
-        command = typed("cronjobs jobs list --status failed --type", failing.job_type)
+        command = typed(f"cronjobs jobs list --status {failing.status} --type", failing.job_type)
         yield Finding("failing_type", text, since=failing.since, command=command, subject=failing.job_type)
     yield from _deaths(health, same)
-    yield from _cut_off(health)
+    yield from _left_unknown(health)
     if (gone := health.watch.given_up.get(PRUNED)) is not None:
         what = given_up_text(gone, "dead job")
         were = "was" if what.startswith("1 ") else "were"
@@ -340,21 +340,26 @@ def _unknown_effects(jobs: Sequence[int]) -> Iterator[str]:
         yield f'{unknown} (for details, run "cronjobs explain {jobs[0]}")'
 
 
-def _cut_off(health: Health) -> Iterator[Finding]:
-    if not (found := health.watch.cut_off):
+_JOB_IS_OVER: Final = {"cancelled": "the job was cancelled", "succeeded": "the job succeeded without recording it"}
+
+
+def _left_unknown(health: Health) -> Iterator[Finding]:
+    if not (found := health.watch.left_unknown):
         return
     last = found[0]
     effect = f"whether the effect {one_line(last.key, 200)} of job {last.id} happened"
     more = f", and the same is true of {counted(len(found) - 1, 'more job')}" if len(found) > 1 else ""
-    text = f"nobody knows {effect}, and the job was cancelled{more}; find out, and settle the effect"
+    over = _JOB_IS_OVER.get(last.status, "retention removed the job")
+    text = f"nobody knows {effect}, and {over}{more}; find out, and settle the effect"
+    alone = len(found) == 1 and last.status is not None
     yield Finding(
         "effect",
         text,
-        since=found[-1].finished_at,
-        command=f"cronjobs explain {last.id}" if len(found) == 1 else "cronjobs effects list --state unknown",
+        since=found[-1].ended_at,
+        command=f"cronjobs explain {last.id}" if alone else "cronjobs effects list --state unknown",
         rows=tuple(str(job.id) for job in reversed(found)),
-        grew_at=last.finished_at,
-        job_id=last.id if len(found) == 1 else None,
+        grew_at=last.ended_at,
+        job_id=last.id if alone else None,
     )
 
 

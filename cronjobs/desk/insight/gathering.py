@@ -67,7 +67,7 @@ def look(connection: Connection, settings: Settings, types: JobTypes) -> Health:
         removed_schedules=removed_schedules(connection, waiting.unresolved) if waiting.unresolved else {},
         unknown_since=since,
         gone=gone,
-        failing_types=failing_types(connection) if any(queue.failed for queue in waiting.queues.values()) else [],
+        failing_types=failing_types(connection) if waiting.queues else [],
         dead=workload.dead_counts(connection),
         pauses=pauses,
         schedules=surveyed,

@@ -170,8 +170,10 @@ def job_facts(
         return {}
     rows = explaining.jobs_of(connection, job_ids)
     attempts: dict[int, list[AttemptFacts]] = {}
+    last_runner: dict[int, str] = {}
     for run in explaining.attempts_of(connection, job_ids):
         before = attempts.setdefault(run.job_id, [])
+        last_runner[run.job_id] = run.runner
         attempt = AttemptFacts(
             run.attempt,
             run.outcome,
@@ -224,7 +226,11 @@ def job_facts(
             type_facts=of_types.get(row.job_type) if waits else None,
             passed_over=unless_it_waited_for(stopped_by, passed.get(row.id)),
             out_of_reach=beyond.get(row.id),
-            killed=_killed(connection, row, attempts.get(row.id, ()), around, budget) if len(rows) == 1 else None,
+            killed=(
+                _killed(connection, row, attempts.get(row.id, ()), last_runner.get(row.id), around, budget)
+                if len(rows) == 1
+                else None
+            ),
             cluster_worker=on_clusters.get(row.id),
             executor=job_type.executor if job_type is not None else None,
             long_places=(
@@ -344,9 +350,13 @@ def _begun(job: Any, attempts: Sequence[AttemptFacts]) -> list[datetime]:
 
 
 def _killed(
-    connection: Connection, job: Any, attempts: Sequence[AttemptFacts], around: Now, budget: timedelta
+    connection: Connection, job: Any, attempts: Sequence[AttemptFacts], last: str | None, around: Now, budget: timedelta
 ) -> KilledTicks | None:
-    """Count the killed ticks that could have started the job, until now or until its only attempt began."""
+    """Count the killed ticks that could have started the job, until now or until its only attempt began.
+
+    The tick that runs that attempt did start it, and so did the tick of *last*, the runner of the last ended attempt.
+    """
+    *_, starter = (job.locked_by or last or "").rpartition(":")
     begun = _begun(job, attempts)
     until = around.now if _waits_due(job, around.now) else begun[0] if len(begun) == 1 else None
     if until is None:
@@ -356,7 +366,8 @@ def _killed(
     for tick in explaining.unended_between(connection, max(job.run_at, job.created_at), until):
         gone = holders.tick_is_gone(tick._mapping)
         # If nobody can check the tick's process, only a later tick of the same host shows that the tick is over.
-        if is_over(tick._mapping, around.now, budget, gone=gone) and (gone or tick.followed):
+        over = is_over(tick._mapping, around.now, budget, gone=gone) and (gone or tick.followed)
+        if over and tick.tick != starter:
             killed.append(tick)
     return KilledTicks(len(killed), sum(was_importing(tick.did) for tick in killed)) if killed else None
 

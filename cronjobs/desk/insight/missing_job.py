@@ -19,6 +19,9 @@ _USED_UP: Final = (
 )
 # PostgreSQL logs 32 values of a sequence in advance. After a crash it continues after these values.
 _SKIPPED: Final = "; or the database server skipped the id after a crash"
+NOT_COMMITTED: Final = (
+    "another transaction may have enqueued it and is still open (if so, the job appears when it commits); or "
+)
 
 
 def missing_job(connection: Connection, job_id: int, retention: Retention) -> str:
@@ -38,17 +41,22 @@ def missing_at(gap: Gap, job_id: int, retention: Retention, now: datetime, never
     """Explain the *gap*. *never*: the reasons why an id may never have become a job."""
     if gap.in_ledger:
         return f'job {job_id} was pruned: "cronjobs explain {job_id}" shows what the ledger has kept'
-    if gap.highest == 0 or (gap.highest is None and gap.highest_here == 0):
+    if gap.highest == 0:
         return f"there is no job {job_id}: none was ever enqueued here"
     if gap.highest is not None and job_id > gap.highest:
         return f"there is no job {job_id}, and never was: the highest id so far is {gap.highest}"
+    missing = f"there is no job {job_id}"
+    uncommitted = NOT_COMMITTED if gap.open else ""
+    if gap.highest_here == 0 and gap.highest is None:
+        return f"{missing}: {uncommitted}none was ever enqueued here"
     if job_id > gap.highest_here and gap.highest is None:
-        return f"there is no job {job_id}: the highest id here is {gap.highest_here}"
+        return f"{missing}: {uncommitted}the highest id here is {gap.highest_here}"
     kept = min(retention.succeeded, retention.dead)
     # A job with this id would be too young for retention to have pruned it.
     if gap.made_after is not None and now - gap.made_after < kept:
-        return f"there is no job {job_id}: {never}; or {_DELETED}"
+        return f"{missing}: {uncommitted}{never}; or {_DELETED}"
+    any_more = "" if gap.open else " any more"
     return (
-        f"there is no job {job_id} any more: it ended over {duration_text(kept)} ago and was pruned (retention), or "
+        f"{missing}{any_more}: {uncommitted}it ended over {duration_text(kept)} ago and was pruned (retention), or "
         f"{_DELETED}, or {never}"
     )

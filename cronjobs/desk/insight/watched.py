@@ -39,7 +39,7 @@ from cronjobs.engine.rules.occurrences import ran_early
 from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.schedules.planning import TIMING, read
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
-from cronjobs.engine.store.effects import cut_off
+from cronjobs.engine.store.effects import left_unknown
 from cronjobs.engine.store.given_up import KINDS, GivenUp, given_up
 from cronjobs.engine.store.schedules import StoredSchedule, ledger_between
 from cronjobs.engine.store.schedules import renames as all_renames
@@ -160,8 +160,9 @@ class Watched:
 
     schedules: Sequence[StoredSchedule] = ()  # the schedules that may have a problem, ordered by name
     deaths: Deaths = field(default_factory=lambda: Deaths(0, None))
-    # Cancelled jobs with an unknown effect, most recently ended first: id, finished_at and key.
-    cut_off: Sequence[Any] = ()
+    # Jobs with an unknown effect that succeeded, were cancelled or are pruned, most recently ended first: id, status,
+    # ended_at and key.
+    left_unknown: Sequence[Any] = ()
     lately: dict[int, list[OccurrenceResult]] = field(default_factory=dict)
     # Maps a schedule's id to the runs that a person triggered, in the form of ledger rows.
     by_trigger: dict[int, list[OccurrenceResult]] = field(default_factory=dict)
@@ -251,7 +252,7 @@ def watch(
     return Watched(
         schedules=schedules,
         deaths=store.deaths(connection),
-        cut_off=cut_off(connection, store.DEATHS_NAMED),
+        left_unknown=left_unknown(connection, store.DEATHS_NAMED, store.EFFECTS_READ),
         lately=lately,
         by_trigger=by_trigger,
         covered={

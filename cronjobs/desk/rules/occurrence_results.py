@@ -41,8 +41,8 @@ class JobNow:
     queue: str
     run_at: datetime
     scheduled_for: datetime | None = None
-    failures: int = 0  # how many attempts failed
-    losses: int = 0  # how many attempts were lost
+    failures: int = 0  # how many attempts failed, including those before someone retried the job
+    losses: int = 0  # how many attempts were lost, counted in the same way
     dismissed: bool = False
     started_at: datetime | None = None
     locked_until: datetime | None = None

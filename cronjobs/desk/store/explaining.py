@@ -320,7 +320,7 @@ def unended_between(connection: Connection, begin: datetime, end: datetime) -> S
     return run(
         connection,
         f"""
-        SELECT t.started_at, t.did,
+        SELECT t.started_at, t.did, t.tick,
           EXISTS (SELECT 1 FROM {TICKS} l WHERE l.host = t.host AND l.id > t.id AND l.started_at <= :end) AS followed
         FROM {TICKS} t WHERE t.started_at >= :begin AND t.started_at <= :end AND t.finished_at IS NULL""",
         begin=begin,

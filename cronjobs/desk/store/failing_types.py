@@ -13,21 +13,21 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from cronjobs.desk.store.status_facts import ATTEMPTS, FAILED_TRY
 from cronjobs.engine.database.tables import LONGEST_NAME
 from cronjobs.engine.probe.idle_conditions import WAITING
 from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, SCHEDULES
 from cronjobs.engine.store.sql import run
 
 IN_A_ROW: Final = 3
-TYPES: Final = 100  # read this many types, those with the most failures
+TYPES: Final = 100  # read this many types, those whose failing jobs had the most attempts
 JOBS_READ: Final = 3  # of each type, read this many jobs that failed last, and the oldest job
 OLDEST_JOBS: Final = 20  # of each failing type, read this many of the oldest jobs, to find when it began to fail
-# Read the newest attempts of each job, at most this many. A job that snoozed for a year has very many.
-ATTEMPTS: Final = 100
 SUCCESSES: Final = 5000  # read this many of the newest successful attempts of all types
 
-# Include only jobs that are waiting for another try, since a dead job is already a finding.
-_FAILS_ON: Final = f"""j.{WAITING} AND j.status = 'failed' AND (j.schedule IS NULL
+# Include only jobs that are waiting for another try, since a dead job is already a finding. If someone has retried such
+# a job, it is queued, and its counters are 0.
+_FAILS_ON: Final = f"""j.{WAITING} AND j.last_failed_at IS NOT NULL AND (j.schedule IS NULL
       OR NOT EXISTS (SELECT 1 FROM {SCHEDULES} s WHERE s.name = j.schedule AND s.status = 'active'))"""
 
 
@@ -35,12 +35,14 @@ _FAILS_ON: Final = f"""j.{WAITING} AND j.status = 'failed' AND (j.schedule IS NU
 class FailingType:
     """A type whose attempts have all failed since ``since``, at least IN_A_ROW of them.
 
-    ``jobs`` is how many of its jobs are waiting for another try.
+    ``jobs`` is how many of its jobs are waiting for another try. ``status`` is "failed", or "queued" if someone has
+    retried them all.
     """
 
     job_type: str
     jobs: int
     since: datetime
+    status: str = "failed"
 
 
 def failing_types(connection: Connection) -> list[FailingType]:
@@ -51,9 +53,9 @@ def failing_types(connection: Connection) -> list[FailingType]:
     rows = run(
         connection,
         f"""
-        SELECT j.job_type AS name, count(*) AS waiting FROM {JOBS} j WHERE {_FAILS_ON}
-        GROUP BY j.job_type HAVING sum(j.failures) >= :least
-        ORDER BY sum(j.failures) DESC, j.job_type LIMIT :most""",
+        SELECT j.job_type AS name, count(*) AS waiting, min(j.status) AS status FROM {JOBS} j WHERE {_FAILS_ON}
+        GROUP BY j.job_type HAVING sum(j.attempts) >= :least
+        ORDER BY sum(j.attempts) DESC, j.job_type LIMIT :most""",
         least=IN_A_ROW,
         most=TYPES,
     ).all()
@@ -67,7 +69,7 @@ def failing_types(connection: Connection) -> list[FailingType]:
         since = [at for at in in_doubt.get(row.name, ()) if row.name not in well or at > well[row.name]]
         if len(since) >= IN_A_ROW:
             began = _first_failures(connection, row.name, well.get(row.name))
-            found.append(FailingType(row.name, row.waiting, min([*since, *began])))
+            found.append(FailingType(row.name, row.waiting, min([*since, *began]), row.status))
     return found
 
 
@@ -83,7 +85,7 @@ def _first_failures(connection: Connection, job_type: str, after: datetime | Non
             SELECT r.finished_at FROM (SELECT j.id, j.attempts FROM {JOBS} j
               WHERE {_FAILS_ON} AND j.job_type = :job_type AND j.last_failed_at > :after ORDER BY j.id LIMIT :jobs) f
             JOIN {JOB_RUNS} r ON r.job_id = f.id AND r.attempt > f.attempts - :attempts
-            WHERE r.outcome IN ('failed', 'timed_out') AND r.finished_at > :after""",
+            WHERE {FAILED_TRY} AND r.finished_at > :after""",
             job_type=job_type,
             after=after or datetime(1970, 1, 1, tzinfo=UTC),
             jobs=OLDEST_JOBS,
@@ -108,7 +110,7 @@ def _last_failures(connection: Connection, job_type: str) -> list[datetime]:
               SELECT * FROM (SELECT j.id, j.attempts FROM {JOBS} j WHERE {_FAILS_ON} AND j.job_type = :job_type
                 ORDER BY j.id LIMIT 1) o) f
             JOIN {JOB_RUNS} r ON r.job_id = f.id AND r.attempt > f.attempts - :attempts
-            WHERE r.outcome IN ('failed', 'timed_out') ORDER BY r.finished_at DESC""",
+            WHERE {FAILED_TRY} ORDER BY r.finished_at DESC""",
             job_type=job_type,
             jobs=JOBS_READ,
             attempts=ATTEMPTS,

@@ -16,13 +16,15 @@ class Gap(NamedTuple):
 
     ``highest`` is the highest id ever assigned, or None if this role may not see it. ``highest_here`` is the highest id
     of an existing job. If ``in_ledger``, the ledger names the id, so a job once had it. ``made_after`` is when the job
-    with the next lower id was created, or None if there is no such job.
+    with the next lower id was created, or None if there is no such job. If ``open``, another transaction that has
+    changed jobs is open, and may have enqueued the job.
     """
 
     highest: int | None
     highest_here: int
     in_ledger: bool
     made_after: datetime | None
+    open: bool = False
 
 
 # Check the privilege first, since reading the sequence without it would be an error.
@@ -34,13 +36,26 @@ _HIGHEST: Final = either(
       WHERE d.refobjid = CAST('{JOBS}' AS regclass) AND d.deptype = 'i')""",
     sqlite="coalesce((SELECT s.seq FROM sqlite_sequence s WHERE s.name = 'cronjobs_jobs'), 0)",
 )
+# On SQLite, only a committed enqueue uses up an id.
+_OPEN: Final = either(
+    postgresql=f"""EXISTS (SELECT 1 FROM pg_locks l WHERE l.granted AND l.relation = CAST('{JOBS}' AS regclass)
+      AND l.mode = 'RowExclusiveLock' AND l.pid IS DISTINCT FROM pg_backend_pid()
+      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))""",
+    sqlite="1 = 0",
+)
 _GAP: Final = f"""
   SELECT {_HIGHEST} AS highest, coalesce((SELECT max(j.id) FROM {JOBS} j), 0) AS highest_here,
     EXISTS (SELECT 1 FROM {OCCURRENCES} o WHERE o.job_id = :id) AS in_ledger,
-    (SELECT j.created_at FROM {JOBS} j WHERE j.id < :id ORDER BY j.id DESC LIMIT 1) AS created_at"""
+    (SELECT j.created_at FROM {JOBS} j WHERE j.id < :id ORDER BY j.id DESC LIMIT 1) AS created_at,
+    {_OPEN} AS open"""
 
 
 def gap_at(connection: Connection, job_id: int) -> Gap:
     """Return what the database knows about *job_id*, an id that no job has now."""
     row = run(connection, _GAP, id=job_id).one()
-    return Gap(row.highest, row.highest_here, bool(row.in_ledger), row.created_at)
+    return Gap(row.highest, row.highest_here, bool(row.in_ledger), row.created_at, bool(row.open))
+
+
+def is_enqueue_open(connection: Connection) -> bool:
+    """Return whether another transaction that has changed jobs is open, and so may have enqueued a job."""
+    return bool(run(connection, f"SELECT {_OPEN}").scalar())

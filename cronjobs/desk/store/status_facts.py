@@ -31,6 +31,7 @@ from cronjobs.engine.probe.sql_text import (
     after_now,
     either,
 )
+from cronjobs.engine.rules.misfits import MISFIT
 from cronjobs.engine.rules.occurrences import RAN_EARLY
 from cronjobs.engine.rules.recovery_policy import seconds
 from cronjobs.engine.store.effects import unknown_of
@@ -40,6 +41,7 @@ from cronjobs.model import Status
 
 DEATHS_COUNTED: Final = 10_000
 DEATHS_NAMED: Final = 1000
+EFFECTS_READ: Final = 10_000  # to find effects that stay unknown, read this many of the newest
 MISDATED_READ: Final = 1000  # read at most this many attempts and jobs to find jobs whose times come from a wrong clock
 MISDATED_NAMED: Final = 20
 LEASES_READ: Final = 50  # read at most this many leases, those of the jobs that have run longest
@@ -58,6 +60,10 @@ _LAST: Final = datetime.max.replace(tzinfo=UTC)
 UNDEALT: Final = UNSETTLED_DEAD_SQL
 SOME_AGO: Final = after_now(":ago_s")
 _LATER_AGO: Final = after_now(":later_s")
+# Of a job's tries, read at most the newest of this many attempts. A job that snoozed for a year has very many.
+ATTEMPTS: Final = 100
+# A payload that does not fit costs no try.
+FAILED_TRY: Final = f"r.outcome IN ('failed', 'timed_out') AND coalesce(r.error_type, '') <> '{MISFIT}'"
 _AHEAD: Final = after_now(":ahead_s")
 # The newest :rows_each ledger rows of each schedule, without rows that a wrong clock dated ahead. SQLite needs a join
 # with a bound. PostgreSQL needs a lateral subquery, since for that join it would read the whole ledger by time.
@@ -164,13 +170,26 @@ def heads(connection: Connection, names: Collection[str]) -> dict[str, JobNow]:
     return {row.schedule: jobs[row.id] for row in rows if row.id in jobs}
 
 
+def _tries(counter: str, tries: str) -> str:
+    """Return how many attempts of the job failed (or were lost). A retry resets the counter, but not the history."""
+    most = either(postgresql="greatest", sqlite="max")
+    return f"""CASE WHEN j.last_failed_at IS NOT NULL AND j.attempts > j.failures + j.losses
+            AND j.status NOT IN ('succeeded', 'cancelled')
+          THEN {most}(j.{counter}, (SELECT count(*) FROM {JOB_RUNS} r
+            WHERE r.job_id = j.id AND r.attempt > j.attempts - {ATTEMPTS} AND {tries})) ELSE j.{counter} END"""
+
+
+_FAILURES: Final = _tries("failures", FAILED_TRY)
+_LOSSES: Final = _tries("losses", "r.outcome = 'lost'")
+
+
 def jobs_now(connection: Connection, ids: Collection[int]) -> dict[int, JobNow]:
     """Return the jobs among *ids* that exist."""
     rows = run(
         connection,
         f"""
         SELECT j.id, j.status, substr(j.job_type, 1, :longest) AS job_type, substr(j.queue, 1, :longest) AS queue,
-          j.run_at, j.scheduled_for, j.failures, j.losses,
+          j.run_at, j.scheduled_for, {_FAILURES} AS failures, {_LOSSES} AS losses,
           CASE WHEN j.dismissed_at >= j.finished_at THEN 1 ELSE 0 END AS dismissed, j.started_at, j.locked_until,
           j.attempts, j.finished_at, j.locked_by, j.last_failed_at, j.timeout_s,
           CASE WHEN j.status = 'running' THEN {RUNNER_S} END AS runner_s
@@ -221,13 +240,16 @@ def triggered_job(detail: Any) -> int | None:
 
 
 def retrying(connection: Connection) -> frozenset[int]:
-    """Return the ids of active schedules with a job that failed and is waiting for another try."""
+    """Return the ids of active schedules with an unfinished job whose last tries failed or were lost.
+
+    A retry by a person leaves such a job queued, and proves nothing.
+    """
     ids = run(
         connection,
         f"""
         SELECT s.id FROM {SCHEDULES} s WHERE s.status = 'active' AND s.name IN (
           SELECT j.schedule FROM {JOBS} j
-          WHERE j.schedule IS NOT NULL AND j.finished_at IS NULL AND j.{WAITING} AND j.status = 'failed')""",
+          WHERE j.schedule IS NOT NULL AND j.finished_at IS NULL AND j.last_failed_at IS NOT NULL)""",
     ).scalars()
     return frozenset(ids)
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cronjobs.clock import Clock
 from cronjobs.engine.jobs import around
-from cronjobs.errors import Cancelled, EffectUnknown, GiveUp, RetryLater, Snooze, TransactionBroken
+from cronjobs.errors import Cancelled, EffectBusy, EffectUnknown, GiveUp, RetryLater, Snooze, TransactionBroken
 from cronjobs.model import (
     CancelledByRequest,
     Failed,
@@ -103,7 +103,8 @@ def _outcome(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
         return Failed(refused[0].refused, "UsageError", at_least=_longest(wishes))
     if any(wish.charged for wish in wishes):
         return _retry_later(wishes)
-    return Snoozed(max(wish.until for wish in wishes if wish.until is not None))
+    busy = next((wish.words for wish in wishes if wish.words), None)
+    return Snoozed(max(wish.until for wish in wishes if wish.until is not None), busy)
 
 
 def _failed(error: BaseException, failures: Sequence[BaseException], at_least: timedelta | None) -> Failed:
@@ -172,7 +173,8 @@ def _is_async_timeout(error: BaseException, attempt: Attempt, clock: Clock) -> b
 class _NextRunRequest:
     """The time at which a RetryLater (``charged``) or a Snooze asks to run again.
 
-    If ``wait`` of a RetryLater is None, the retry policy decides. ``words`` is the message of the RetryLater.
+    If ``wait`` of a RetryLater is None, the retry policy decides. ``words`` is the message of the RetryLater,
+    or of an EffectBusy.
     ``refused`` says why a Snooze is unusable, or is "" if the Snooze is valid.
     """
 
@@ -198,7 +200,8 @@ def _wish(part: BaseException, clock: Clock) -> _NextRunRequest | None:
         if moment is None:
             text = f"Snooze({_shown(until)}) needs an aware datetime within ten years, or a delay such as '10m'"
             return _NextRunRequest(False, refused=text)
-        return _NextRunRequest(False, max(moment - now, timedelta(0)), moment)
+        busy = error_text(part) if _is(part, EffectBusy) else ""
+        return _NextRunRequest(False, max(moment - now, timedelta(0)), moment, words=busy)
     return None
 
 

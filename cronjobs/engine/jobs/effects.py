@@ -184,6 +184,9 @@ class Ledger:
                 raise EffectUnknown(key, earlier)
             case Wait(job_id=job_id):
                 raise EffectBusy(key, job_id)
+            case DoneEffect(unknown=True):
+                said = "nobody knows whether the effect %s happened: this attempt counts it as done (on_unknown)"
+                self.log.warning(said, key)
             case Begin(unknown=True):
                 whose = f" by attempt {before.attempt} of job {before.job_id}" if before and before.job_id else ""
                 said = "effect %s was begun%s, but its result was not recorded: this attempt repeats the effect"

@@ -15,6 +15,7 @@ from cronjobs.engine.rules.misfits import WAIT, Refusals, is_misfit
 from cronjobs.engine.rules.payload import result_json
 from cronjobs.engine.rules.recovery_policy import NOT_READ, AttemptPolicy
 from cronjobs.engine.rules.retry import SOONEST_RETRY, permanent, retry_delay
+from cronjobs.errors import EffectBusy
 from cronjobs.model import (
     OUTCOME_WORDS,
     CancelledByRequest,
@@ -258,6 +259,8 @@ def _error_type(outcome: Outcome) -> str | None:
             return "TimedOut"
         case Lost():
             return "Lost"
+        case Snoozed(error=str()):
+            return EffectBusy.__name__
         case _:
             return None
 

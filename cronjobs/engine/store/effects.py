@@ -191,14 +191,19 @@ def list_effects(
     ).all()
 
 
-def unknown_of(connection: Connection, job_ids: Collection[int]) -> dict[int, str]:
-    """Return the jobs among *job_ids* that have an unknown effect, each with the key of one such effect."""
+def unknown_of(connection: Connection, job_ids: Collection[int], *, steps: bool = True) -> dict[int, str]:
+    """Return the jobs among *job_ids* that have an unknown effect, each with the key of one such effect.
+
+    If *steps* is False, leave out steps.
+    """
     rows = run(
         connection,
         f"""SELECT e.job_id, min(e.key) AS key FROM {EFFECTS} e LEFT JOIN {JOBS} j ON {_ITS_ATTEMPT}
            WHERE e.job_id {AMONG_IDS} AND (e.state = 'stopped' OR (e.state = 'begun' AND j.id IS NULL))
+             AND e.key NOT LIKE CAST(:steps AS text)
            GROUP BY e.job_id""",
         ids=sorted(job_ids),
+        steps="" if steps else STEPS,
     )
     return {row.job_id: row.key for row in rows}
 
@@ -222,7 +227,7 @@ def done_by(connection: Connection, job_id: int, most: int) -> Sequence[Row[Any]
 def performed_by(connection: Connection, job_ids: Collection[int]) -> dict[int, str]:
     """Return the jobs among *job_ids* that are performing an effect now, each with the key of one such effect.
 
-    Steps are left out, as in ``cut_off``.
+    Steps are left out, as in ``left_unknown``.
     """
     rows = run(
         connection,
@@ -235,27 +240,47 @@ def performed_by(connection: Connection, job_ids: Collection[int]) -> dict[int, 
     return {row.job_id: row.key for row in rows}
 
 
-def cut_off(connection: Connection, most: int) -> Sequence[Row[Any]]:
-    """Return the cancelled jobs with an unknown effect, the most recently ended first.
+def left_unknown(connection: Connection, most: int, effects: int) -> Sequence[Row[Any]]:
+    """Return the jobs with an unknown effect that will not run again by themselves, the most recently ended first.
 
-    Only the last *most* cancelled jobs are read, and the last *most* that were cancelled while they ran. Each row has
-    id, finished_at and the key of one such effect. Steps are left out, because they matter only if the job runs again.
+    Each job has succeeded, was cancelled, or is pruned. Dead jobs are left out, since they are reported as dead until
+    somebody deals with them. Each row has id, status (None if the job is pruned), ended_at (then when the effect began)
+    and the key of one such effect. Steps are left out, because they matter only if the job runs again.
+
+    Only the last *effects* effects to begin are read, and the last *most* cancelled jobs, and the last *most* that were
+    cancelled while they ran.
     """
     # A separate query, with its own index, reads the jobs that were cancelled while they ran. In a single query,
     # thousands of cancelled waiting jobs could displace them.
     cancelled, last = f"SELECT j.id, j.finished_at FROM {JOBS} j WHERE", "ORDER BY j.finished_at DESC LIMIT :most"
     return run(
         connection,
-        f"""SELECT c.id, c.finished_at, min(e.key) AS key FROM (
-             SELECT id, finished_at FROM ({cancelled} {CANCELLED_RUNNING_SQL} {last}) AS ran
-             UNION SELECT id, finished_at FROM ({cancelled} {CANCELLED_SQL} {last}) AS any_time) c
-           JOIN {EFFECTS} e ON e.job_id = c.id
-           WHERE e.state IN ('begun', 'stopped')
-             AND e.key NOT LIKE CAST(:steps AS text)
-           GROUP BY c.id, c.finished_at ORDER BY c.finished_at DESC, c.id DESC""",
+        f"""WITH newest AS MATERIALIZED (
+             SELECT e.key, e.job_id, e.state, e.begun_at FROM {EFFECTS} e ORDER BY e.begun_at DESC LIMIT :effects),
+           unknown AS MATERIALIZED (
+             SELECT key, job_id, state, begun_at FROM newest WHERE state IN ('begun', 'stopped') AND job_id IS NOT NULL
+             UNION SELECT e.key, e.job_id, e.state, e.begun_at FROM (
+               SELECT id FROM ({cancelled} {CANCELLED_RUNNING_SQL} {last}) AS ran
+               UNION SELECT id FROM ({cancelled} {CANCELLED_SQL} {last}) AS any_time) c
+             JOIN {EFFECTS} e ON e.job_id = c.id WHERE e.state IN ('begun', 'stopped'))
+           SELECT u.job_id AS id, j.status, coalesce(j.finished_at, max(u.begun_at)) AS ended_at, min(u.key) AS key
+           FROM unknown u LEFT JOIN {JOBS} j ON j.id = u.job_id
+           WHERE (j.status IN ('succeeded', 'cancelled') OR (j.id IS NULL AND u.state = 'begun'))
+             AND u.key NOT LIKE CAST(:steps AS text)
+           GROUP BY u.job_id, j.status, j.finished_at ORDER BY ended_at DESC, u.job_id DESC""",
         most=most,
+        effects=effects,
         steps=STEPS,
     ).all()
+
+
+def mark_of_dead(connection: Connection, job_ids: Collection[int]) -> None:
+    """Set the unknown effects of these dead jobs to "stopped", before their rows go.
+
+    Otherwise the effects of a dismissed job would be reported again once the job is pruned.
+    """
+    statement = f"UPDATE {EFFECTS} AS e SET state = 'stopped' WHERE e.job_id {AMONG_IDS} AND e.state = 'begun'"
+    run(connection, statement, ids=sorted(job_ids))
 
 
 def doubtful_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:

@@ -259,15 +259,18 @@ _HISTORY_AGAIN: Final = """
         error_type = excluded.error_type, error = excluded.error, traceback = excluded.traceback,
         output = excluded.output"""
 
+# Only the history keeps why an attempt was put off. It is no error, and the job's row keeps the last one.
+_ERROR: Final = "CASE WHEN o.outcome = 'snoozed' THEN NULL ELSE o.error END"
 _FINISH: Final = f"""
   status = {_STATUS_AFTER}, failures = o.failures, losses = o.losses, interruptions = o.interruptions,
   locked_by = NULL, locked_until = NULL, policy = NULL, progress = NULL, live_output = NULL,
   run_at = coalesce(o.run_at, j.run_at),
-  last_error = CASE WHEN {_TO_CANCEL} THEN {_CANCEL_WORDS} ELSE coalesce(o.error, j.last_error) END,
-  error_type = CASE WHEN {_TO_CANCEL} THEN NULL WHEN o.error IS NOT NULL THEN o.error_type
+  last_error = CASE WHEN {_TO_CANCEL} THEN {_CANCEL_WORDS} ELSE coalesce({_ERROR}, j.last_error) END,
+  error_type = CASE WHEN {_TO_CANCEL} THEN NULL WHEN o.outcome = 'snoozed' THEN j.error_type
+    WHEN o.error IS NOT NULL THEN o.error_type
     ELSE coalesce(o.error_type, j.error_type) END,
   misfit_since = {_MISFIT_AFTER},
-  last_failed_at = CASE WHEN o.error IS NULL THEN j.last_failed_at ELSE {_ENDED_AT} END,
+  last_failed_at = CASE WHEN {_ERROR} IS NULL THEN j.last_failed_at ELSE {_ENDED_AT} END,
   result = CASE WHEN o.status = 'succeeded' THEN CAST(o.result AS {JSON_TYPE}) ELSE j.result END,
   started_at = CASE WHEN o.duration IS NULL THEN coalesce(
       (SELECT r.started_at FROM {JOB_RUNS} r WHERE r.job_id = j.id AND r.attempt = o.attempt), j.started_at)

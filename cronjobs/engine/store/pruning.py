@@ -26,6 +26,7 @@ from cronjobs.engine.probe.sql_text import (
     TICKS,
     either,
 )
+from cronjobs.engine.store.effects import mark_of_dead
 from cronjobs.engine.store.given_up import PRUNED, give_up
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_KEYS, IS_STRIPPED, JSON_TYPE, database_now, run
 
@@ -126,9 +127,11 @@ def delete_jobs(connection: Connection, ids: Collection[int], status: str, befor
 def _note_deaths(connection: Connection, gone: Sequence[Row[Any]]) -> None:
     """Write an audit entry about the dead jobs among *gone* that nobody dismissed.
 
-    The finding about these jobs disappears together with the jobs.
+    The finding about these jobs disappears together with the jobs. So do the reports about their unknown effects.
     """
     found: dict[str, dict[str, Any]] = {}
+    if dead := [row.id for row in gone if row.status == "dead"]:
+        mark_of_dead(connection, dead)
     for row in gone:
         # The same condition as UNSETTLED_DEAD_SQL, which RETURNING cannot contain: there SQLite 3.40 answers 0 to
         # "dismissed_at IS NULL" even if the value is NULL.

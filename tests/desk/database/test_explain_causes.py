@@ -17,6 +17,7 @@ from support.hosts import put
 
 from cronjobs import GiveUp, RetryPolicy, cancel
 from cronjobs.desk.rules.schedule_names import names_of
+from cronjobs.desk.store import status_facts
 from cronjobs.desk.store.status_facts import DEATHS_NAMED, TRIGGERS_READ, triggered
 from cronjobs.engine.database import tables
 from cronjobs.engine.execution.foreground_claim import begin_existing, begin_new
@@ -518,15 +519,50 @@ def test_however_a_job_was_cancelled_its_unknown_effect_is_a_finding_until_someb
     assert "effect" not in [each["kind"] for each in world.cronjobs("status", "--json").json["findings"]]
 
 
-def test_thousands_of_later_cancels_hide_no_job_that_was_cancelled_in_its_effect(world: World) -> None:
+def test_thousands_of_later_cancels_and_effects_hide_no_job_that_was_cancelled_in_its_effect(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fails_in_an_effect(world)
     now = world.clock.now()
+    monkeypatch.setattr(status_facts, "EFFECTS_READ", 0)  # as if many began later
     with world.database.write() as connection:
         gone = {"status": "cancelled", "finished_at": now, "cancel_requested_at": now}
         connection.execute(update(tables.jobs).values(gone))
         later = {"job_type": "t.work", "status": "cancelled", "finished_at": now + MINUTE}
         connection.execute(insert(tables.jobs), [later] * (DEATHS_NAMED + 1))
     assert [each["kind"] for each in world.cronjobs("status", "--json").json["findings"]] == ["effect"]
+
+
+@pytest.mark.parametrize("pruned", [False, True], ids=["kept", "pruned"])
+@pytest.mark.parametrize("over", ["succeeded", "cancelled", "dead", "dismissed"])
+def test_an_unknown_effect_outlives_its_job_until_somebody_deals_with_it(world: World, over: str, pruned: bool) -> None:
+    fails_in_an_effect(world)
+    now = world.clock.now()
+    ended = {"status": "dead" if over == "dismissed" else over, "finished_at": now}
+    ended |= {"dismissed_at": now} if over == "dismissed" else {}
+    with world.database.write() as connection:
+        connection.execute(update(tables.jobs).values(ended))
+        if over == "succeeded":  # a step matters only if the job runs again
+            step = {"key": "job:1:step:render", "job_id": 1, "attempt": 1, "begun_at": now}
+            connection.execute(insert(tables.effects).values(step))
+    if not pruned:
+        settle = '"cronjobs effects settle pay:7 done"'
+        assert settle in " ".join(world.ask("1").steady) or over in ("dead", "dismissed")
+        assert (settle in world.cronjobs("jobs", "show", "1", "--json").json["next"]) or over in ("dead", "dismissed")
+    else:
+        world.clock.advance(timedelta(days=91))
+        assert world.cronjobs("prune").code == 0
+        with world.database.read() as connection:
+            assert connection.execute(select(tables.jobs.c.id)).first() is None
+    found = [each for each in world.cronjobs("status", "--json").json["findings"] if each["kind"] == "effect"]
+    if over in ("dead", "dismissed"):
+        assert found == []  # the findings "dead" and "pruned" report the death, and a dismissal ends the reports
+        return
+    why = "the job was cancelled" if over == "cancelled" else "the job succeeded"
+    why = "retention removed the job" if pruned else why
+    assert found[0]["text"].startswith(f"nobody knows whether the effect pay:7 of job 1 happened, and {why}")
+    assert world.cronjobs("effects", "settle", "pay:7", "done").code == 0
+    assert "effect" not in [each["kind"] for each in world.cronjobs("status", "--json").json["findings"]]
 
 
 @pytest.mark.parametrize(("repeats", "most"), [(0, None), (1, "twice"), (3, "up to 4 times")])
@@ -914,7 +950,10 @@ def test_a_limit_on_the_jobs_key_comes_before_the_reason_of_others() -> None:
     assert entry_for([limited, busy], **job, key="web:1") == busy
 
 
-def test_ticks_that_did_not_start_a_running_job_are_named(world: World) -> None:
+@pytest.mark.parametrize("ended", [False, True])
+def test_ticks_that_did_not_start_a_job_are_named_and_not_the_tick_that_did(
+    world: World, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
     """What had delayed a first attempt was named only when the attempt had ended."""
     world.file()
     world.tick()
@@ -931,7 +970,16 @@ def test_ticks_that_did_not_start_a_running_job_are_named(world: World) -> None:
     with world.database.write() as connection:
         running = update(tables.jobs).where(tables.jobs.c.id == job_id)
         connection.execute(running.values(lease | {"status": "running", "attempts": 1, "started_at": begun}))
+        starter: dict[str, Any] = {"tick": "x", "started_at": begun - timedelta(seconds=1)}  # it was killed later
+        starter["did"] = {"runner": lease["locked_by"]}
+        connection.execute(insert(tables.ticks).values(row | starter))
+        if ended:
+            over = {"status": "succeeded", "finished_at": begun, "locked_by": None, "locked_until": None}
+            connection.execute(running.values(over))
+            run = {"job_id": job_id, "attempt": 1, "outcome": "succeeded", "runner": lease["locked_by"]}
+            connection.execute(insert(tables.job_runs).values(run | {"started_at": begun, "finished_at": begun}))
     world.go(utc("2026-03-02T08:04:30"))
+    monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: True)
     told = world.ask(str(job_id))
     assert "on alpha did not start it: the tick was asked to stop." in told
     assert "1 tick did not start it, and never recorded an end: it was killed or lost the database." in told

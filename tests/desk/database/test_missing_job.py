@@ -10,7 +10,7 @@ from sqlalchemy import delete, insert, select
 from support.postgres import OWNER, as_role
 
 from cronjobs.desk.insight.missing_job import missing_at, missing_job
-from cronjobs.desk.store.missing_jobs import Gap
+from cronjobs.desk.store.missing_jobs import Gap, is_enqueue_open
 from cronjobs.engine.config.settings import Retention
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
@@ -78,6 +78,34 @@ def test_among_old_ones_it_may_have_been_pruned(database: Database, first: bool)
         f"there is no job {gone} any more: it ended over 14d ago and was pruned (retention), or someone deleted "
         "its row, or an enqueue used"
     )
+
+
+@pytest.mark.parametrize("age", [0, 15])
+@pytest.mark.parametrize("role", [None, OWNER])
+def test_an_id_whose_enqueue_is_not_committed_yet_is_not_called_gone(
+    database_url: str, age: int, role: str | None
+) -> None:
+    """On SQLite no transaction leaves an id behind before it commits, and nobody else can write meanwhile."""
+    database = Database(parse_url(database_url if role is None else as_role(database_url, role)))
+    if database.is_sqlite:
+        database.close()
+        return
+    there = put(database, age=timedelta(days=age))
+    open_ = "another transaction may have enqueued it and is still open"
+    with database.write() as connection:
+        job_id = int(connection.execute(insert(jobs).values(job_type="t").returning(jobs.c.id)).scalar_one())
+        told = said(database, job_id)
+        assert told.startswith(f"there is no job {job_id}: {open_}")
+        with database.read() as reading:
+            assert is_enqueue_open(reading)
+            assert missing_job(reading, job_id, KEPT) == told
+        if role == OWNER:  # no transaction can have an id above the highest that was given
+            assert open_ not in said(database, job_id + 1)
+        connection.execute(delete(jobs).where(jobs.c.id == job_id))
+    told = said(database, job_id)
+    assert open_ not in told
+    assert there < job_id
+    database.close()
 
 
 def test_what_the_ledger_has_was_a_job(database: Database) -> None:

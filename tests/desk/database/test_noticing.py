@@ -17,11 +17,17 @@ from cronjobs.desk.insight.gathering import look
 from cronjobs.engine.config.settings import JobTypeSettings, Settings
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import job_runs, jobs, ticks
-from cronjobs.engine.jobs.job_types import JobTypes
+from cronjobs.engine.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.rules.ending import decide_end
 from cronjobs.engine.schedules.backfill import trigger
 from cronjobs.engine.schedules.decide import spread_offset
+from cronjobs.engine.store import operating
 from cronjobs.engine.store import schedules as store
 from cronjobs.engine.store.acks import StoredAck, acks_in_force, put_ack, rename_schedules
+from cronjobs.engine.store.claims import ClaimFilter, claim
+from cronjobs.engine.store.leases import finish
+from cronjobs.engine.store.operating import OperatorAction
+from cronjobs.model import Failed, Finished, Lost, Outcome, RetryPolicy, Succeeded
 from cronjobs.testing import FakeClock
 
 GRACE = timedelta(minutes=10)
@@ -37,10 +43,14 @@ def yard(database: Database, clock: FakeClock, tmp_path: Path) -> Yard:
     return Yard(database, clock, tmp_path)
 
 
-def noticed(yard: Yard, kind: str) -> list[Finding]:
+NO_TYPES = JobTypes()
+KNOWN = JobTypes({"t.say": JobType("t.say", timedelta(seconds=10), RetryPolicy())})
+
+
+def noticed(yard: Yard, kind: str, types: JobTypes = NO_TYPES) -> list[Finding]:
     settings: Settings = yard.file()
     with yard.database.read() as connection:
-        return [found for found in troubles(look(connection, settings, JobTypes()), settings) if found.kind == kind]
+        return [found for found in troubles(look(connection, settings, types), settings) if found.kind == kind]
 
 
 def hourly(**fields: Any) -> Any:
@@ -315,6 +325,7 @@ def triggered(yard: Yard, failures: int, status: str = "failed") -> None:
     with yard.database.write() as connection:
         job_id = trigger(connection, "s", force=True, actor="ada", host="alpha")
         values = {"status": status, "attempts": failures, "failures": failures, "run_at": yard.clock.now() + MINUTE}
+        values["last_failed_at"] = yard.clock.now()
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(values))
 
 
@@ -329,6 +340,53 @@ def test_failures_of_a_run_that_somebody_triggered_count_as_those_of_any_run(yar
     triggered(yard, 1)
     [found] = noticed(yard, "failing")
     assert (found.text, found.rows) == ("the last 3 runs of s failed", ("s",))
+
+
+def run_and(yard: Yard, outcome: Outcome) -> None:
+    """Run whatever waits once, now."""
+    with yard.database.write() as connection:
+        connection.execute(update(jobs).where(jobs.c.finished_at.is_(None)).values(run_at=yard.clock.now()))
+        known = ClaimFilter(known=["t.say"], fitting=["t.say"], remaining_s=50, runnable=["t.say"])
+        claimed = claim(connection, limit=9, locked_by="alpha:b:1:1:1:1", lease=MINUTE, admission=known).jobs
+        assert claimed
+        for job in claimed:
+            end = decide_end(
+                Finished(job, outcome, MINUTE), RetryPolicy(max_attempts=9), yard.clock.now(), max_losses=9
+            )
+            finish(connection, [end.finish])
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("how", ["retries it", "retries it after its death", "cancels it", "dismisses it"])
+def test_only_a_success_a_cancel_or_a_dismissal_ends_it_and_no_retry(yard: Yard, by_hand: bool, how: str) -> None:
+    yard.sync(yard.file(hourly()))
+    yard.clock.set(at(1, hour=9))
+    yard.tick()
+    if by_hand:
+        end(yard, "succeeded")
+        yard.clock.advance(MINUTE)
+        with yard.database.write() as connection:
+            job_id = trigger(connection, "s", force=True, actor="ada", host="alpha")
+    else:
+        [job_id] = [job.id for job in yard.jobs()]
+    for number in range(3):
+        assert noticed(yard, "failing", KNOWN) == []
+        run_and(yard, Lost() if number == 1 else Failed("no", "ValueError"))
+    assert noticed(yard, "failing", KNOWN)
+    if "death" in how or how == "dismisses it":
+        run_and(yard, Failed("no", "ValueError", permanent=True))
+    act = {"cancels it": operating.cancel, "dismisses it": operating.dismiss}.get(how, operating.retry)
+    with yard.database.write() as connection:
+        word = act.__name__
+        assert act(connection, [job_id], OperatorAction(word, "ada", "alpha", None)).done == {job_id}
+    if act is not operating.retry:
+        assert noticed(yard, "failing", KNOWN) == []
+        return
+    assert noticed(yard, "failing", KNOWN), "the retry waits"
+    run_and(yard, Failed("no", "ValueError"))
+    assert noticed(yard, "failing", KNOWN), "the retry has failed, too"
+    run_and(yard, Succeeded())
+    assert noticed(yard, "failing", KNOWN) == []
 
 
 def test_a_run_of_the_schedule_that_succeeds_ends_it(yard: Yard) -> None:

@@ -39,7 +39,7 @@ from cronjobs.engine.store import claims, leases, operating
 from cronjobs.engine.store.operating import OperatorAction
 from cronjobs.engine.tick.mail_throttle import Alarm
 from cronjobs.engine.tick.result import noted_causes
-from cronjobs.errors import EffectUnknown
+from cronjobs.errors import EffectBusy, EffectUnknown
 from cronjobs.model import TimedOut
 
 pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
@@ -1476,6 +1476,28 @@ def test_a_short_snooze_is_no_alarm(world: World) -> None:
     assert "Attempt 1 ended at 02:15:12 on alpha, after 0s: the handler asked to run again later." in told
     assert "Job 1 waits for another turn, due at 02:20:12" in told
     assert is_well(world)
+
+
+def test_a_job_that_another_jobs_effect_puts_off_names_that_job(world: World) -> None:
+    """Its handler asked for nothing."""
+    a_night(world)
+
+    def busy() -> None:
+        raise EffectBusy("pay:7", 4711)
+
+    world.plan = [busy, busy, busy]
+    world.tick(utc("2026-11-20T07:15:12"))
+    told = world.ask("nightly-report", "--at", "02:15")
+    because = "job 4711 was performing the effect pay:7"
+    assert f"Attempt 1 ended at 02:15:12 on alpha, after 0s: {because}, so this job waits for another turn." in told
+    assert "handler asked" not in str(told)
+    shown = world.cronjobs("jobs", "show", "1", "--json").json
+    assert (shown["last_error"], shown["last_failed_at"]) == (None, None), "nothing has failed"
+    assert (shown["runs"][0]["error_type"], shown["runs"][0]["error"]) == ("EffectBusy", because)
+    world.tick(utc("2026-11-20T07:16:12"))
+    world.tick(utc("2026-11-20T07:17:12"))
+    told = world.ask("nightly-report", "--at", "02:15")
+    assert f"Attempts 1 to 3 were put off, from 02:15:12 to 02:17:12; the last reason: {because}." in told
 
 
 def test_a_nightly_job_that_snoozes_for_ever(world: World) -> None:

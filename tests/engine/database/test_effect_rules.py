@@ -381,7 +381,7 @@ def test_an_effect_that_another_job_is_doing_is_waited_for(jobs: Jobs) -> None:
     with jobs.context(first).effect(KEY):
         for on_unknown in ("again", "skip", "stop"):
             with (
-                pytest.raises(EffectBusy, match=f"job {first.id} is performing") as raised,
+                pytest.raises(EffectBusy, match=f"job {first.id} was performing") as raised,
                 jobs.context(other).effect(KEY, on_unknown=on_unknown),
             ):
                 pytest.fail("the body ran")

@@ -55,6 +55,7 @@ def error_of(database: Database) -> tuple[Any, Any]:
         (Succeeded(), BEFORE),
         (Succeeded(None, "its result is not JSON"), ("its result is not JSON", None)),
         (Snoozed(NOW + timedelta(hours=1)), BEFORE),
+        (Snoozed(NOW + timedelta(hours=1), "job 1 was performing the effect pay:7"), BEFORE),
         (Released(), BEFORE),
         (Released("still here"), ("still here", None)),
         (Released("nobody read it", error_type="NotRead"), ("nobody read it", "NotRead")),
