@@ -54,7 +54,7 @@ MARKERS = (
     "needs(layer): also needs a layer above the test's folder, or another extra",
     "connects_as(role): the role for the migrated PostgreSQL database; the default is RUN",
     "slow: takes more than two seconds, or kills processes on purpose; the everyday run leaves it out",
-    "either: about processes, or other tests prove its SQL: on one database; with CRONJOBS_TESTS_BOTH=1 on both",
+    "either: about processes, not SQL, so it runs on one database, or with CRONJOBS_TESTS_BOTH=1 on both",
 )
 
 

@@ -148,7 +148,6 @@ def test_who_is_killed_between_sending_and_marking_sends_again(
     assert len(web.got) == 2
 
 
-@pytest.mark.either
 def test_a_server_that_is_down_gets_it_later_and_is_a_finding_until_then(
     database: Database, tmp_path: Path, web: Web
 ) -> None:
@@ -172,7 +171,6 @@ def test_a_server_that_is_down_gets_it_later_and_is_a_finding_until_then(
     assert ("/", "alert:down", True) in later
 
 
-@pytest.mark.either
 def test_a_channel_that_works_again_gets_at_once_all_that_waits_for_another_try(
     database: Database, tmp_path: Path, web: Web
 ) -> None:
@@ -195,7 +193,6 @@ def test_a_channel_that_works_again_gets_at_once_all_that_waits_for_another_try(
     assert [row.finding for row in stage.rows(tables.findings) if row.ended_at is None] == ["dead", "pause:queue/mail"]
 
 
-@pytest.mark.either
 @pytest.mark.parametrize("status", [302, 403, 500])
 def test_an_answer_other_than_2xx_is_tried_again(database: Database, tmp_path: Path, web: Web, status: int) -> None:
     stage = Stage(database, tmp_path, alerting(webhook(web)))
@@ -208,7 +205,6 @@ def test_an_answer_other_than_2xx_is_tried_again(database: Database, tmp_path: P
     assert web.paths == ["/", "/"]
 
 
-@pytest.mark.either
 def test_a_mail_names_the_job_its_error_and_what_to_type(database: Database, tmp_path: Path, smtp: Smtp) -> None:
     stage = Stage(database, tmp_path, alerting(mail(smtp)))
     job = stage.kill_a_job()
@@ -232,7 +228,6 @@ def test_an_alert_tells_failures_from_losses(database: Database, tmp_path: Path,
     assert (told["id"], told["failures"], told["losses"]) == (job, 1, 1)
 
 
-@pytest.mark.either
 @pytest.mark.parametrize("manner", ["refuses", "silent", "wrong"])
 def test_a_mail_server_in_trouble_gets_it_later(
     database: Database, tmp_path: Path, smtp: Smtp, manner: str, monkeypatch: pytest.MonkeyPatch
@@ -250,7 +245,6 @@ def test_a_mail_server_in_trouble_gets_it_later(
     assert len(smtp.mails) == 1
 
 
-@pytest.mark.either
 def test_a_command_gets_the_message_on_its_standard_input(database: Database, tmp_path: Path) -> None:
     told = AlertChannel("page", CommandChannel(("sh", "-c", "cat > told.json")))
     broken = AlertChannel("broken", CommandChannel(("sh", "-c", "echo no such pager >&2; exit 3")))
@@ -328,7 +322,6 @@ def waiting(folder: Path, web: Web) -> list[AlertChannel]:
     ]
 
 
-@pytest.mark.either
 def test_a_channel_that_hangs_delays_no_other(database: Database, tmp_path: Path, web: Web) -> None:
     """The server answers only after all channels have sent their requests."""
     stage = Stage(database, tmp_path, alerting(*waiting(tmp_path, web)))
@@ -407,7 +400,6 @@ def test_a_thread_that_cannot_be_started_is_the_failure_of_its_channel(
     assert sorted(delivered(tmp_path, 20, *channels)) == [("a", "RuntimeError: can't start new thread"), ("b", None)]
 
 
-@pytest.mark.either
 def test_a_channel_for_which_no_time_was_left_is_tried_by_the_next_tick(
     database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,7 +434,6 @@ def test_what_could_not_be_marked_is_marked_with_the_next_answer(
     assert sorted(web.paths) == ["/a", "/b", "/c"]
 
 
-@pytest.mark.either
 def test_what_is_acknowledged_is_not_repeated_and_speaks_up_when_it_gets_worse(
     database: Database, tmp_path: Path, web: Web
 ) -> None:
@@ -459,7 +450,6 @@ def test_what_is_acknowledged_is_not_repeated_and_speaks_up_when_it_gets_worse(
     assert len(web.got) > 1, "the ack is over"
 
 
-@pytest.mark.either
 def test_a_channel_gets_what_it_asks_for(database: Database, tmp_path: Path, web: Web) -> None:
     stage = Stage(
         database,
@@ -508,7 +498,6 @@ def test_a_message_about_deaths_says_why_they_died_and_names_a_job_of_each_cause
     assert len(looked) == len(web.got)
 
 
-@pytest.mark.either
 def test_more_than_twenty_findings_are_counted(database: Database, tmp_path: Path, web: Web) -> None:
     thresholds = {f"t{n}": AlertThreshold(f"t{n}", "dead", 0, HOUR) for n in range(30)}
     stage = Stage(database, tmp_path, alerting(webhook(web), **thresholds))
@@ -521,7 +510,6 @@ def test_more_than_twenty_findings_are_counted(database: Database, tmp_path: Pat
     assert len(web.got) == 1
 
 
-@pytest.mark.either
 def test_what_no_message_could_tell_of_is_not_said_to_be_over(database: Database, tmp_path: Path, web: Web) -> None:
     stage = Stage(database, tmp_path, alerting(webhook(web, findings=("dead",))))
     web.status = 500
@@ -571,7 +559,6 @@ def test_a_quiet_week_sends_nothing(database: Database, tmp_path: Path, web: Web
     assert [row.finding for row in stage.rows(tables.findings) if row.severity != "notice"] == []
 
 
-@pytest.mark.either
 def test_a_host_without_alerts_lets_the_others_look(database: Database, tmp_path: Path, web: Web) -> None:
     stage = Stage(database, tmp_path, alerting(webhook(web)))
     plain = Host(database, tmp_path, "plain")
@@ -582,7 +569,6 @@ def test_a_host_without_alerts_lets_the_others_look(database: Database, tmp_path
     assert len(web.got) == 1
 
 
-@pytest.mark.either
 def test_what_one_host_has_in_its_file_is_told_once_and_ends_by_its_own_word(
     database: Database, tmp_path: Path, web: Web
 ) -> None:
@@ -598,7 +584,6 @@ def test_what_one_host_has_in_its_file_is_told_once_and_ends_by_its_own_word(
     assert told[1:] == [(f"config:{broken.name}", True)]
 
 
-@pytest.mark.either
 def test_ticks_that_never_have_time_left_look_before_their_work(
     database: Database, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:

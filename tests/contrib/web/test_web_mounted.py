@@ -97,7 +97,6 @@ def test_a_job_is_released_through_the_connection_of_the_app(
     assert statuses(database) == ["dead", "queued"]
 
 
-@pytest.mark.either
 def test_without_a_viewer_nobody_sees_anything_and_a_sentence_says_why(config: Path, engine: Engine) -> None:
     for pages in (app(engine.connect, config=config), app(config="/nowhere/cronjobs.yaml")):
         for address in [*PAGES, "/nothing"]:
@@ -107,7 +106,6 @@ def test_without_a_viewer_nobody_sees_anything_and_a_sentence_says_why(config: P
         assert Browser(pages).post("/jobs/1/retry").status == 403
 
 
-@pytest.mark.either
 def test_who_is_nobody_sees_nothing_and_who_may_only_look_cannot_act(
     config: Path, engine: Engine, database: Database
 ) -> None:
@@ -121,7 +119,6 @@ def test_who_is_nobody_sees_nothing_and_who_may_only_look_cannot_act(
     assert statuses(database) == ["dead"]
 
 
-@pytest.mark.either
 def test_a_form_of_another_user_or_session_does_nothing(config: Path, engine: Engine, database: Database) -> None:
     pages = app(engine.connect, viewer=viewer, may_act=lambda _: True, config=config)
     root, ada = (Browser(pages, environ={"REMOTE_USER": name}) for name in ("root", "ada"))
@@ -135,7 +132,6 @@ def test_a_form_of_another_user_or_session_does_nothing(config: Path, engine: En
     assert statuses(database) == ["dead"]
 
 
-@pytest.mark.either
 def test_it_opens_the_configured_database_by_itself(config: Path, database: Database) -> None:
     with closing(app(viewer=viewer, may_act=may_act, config=config)) as pages:
         browser = Browser(pages, environ={"REMOTE_USER": "root"})
@@ -144,7 +140,6 @@ def test_it_opens_the_configured_database_by_itself(config: Path, database: Data
     assert statuses(database) == ["queued"]
 
 
-@pytest.mark.either
 def test_a_configuration_that_is_not_there_is_told_and_tried_again(config: Path, engine: Engine) -> None:
     away = config.rename(config.with_name("away.yaml"))
     browser = Browser(app(engine.connect, viewer=viewer, config=config), environ={"REMOTE_USER": "ada"})
@@ -202,7 +197,6 @@ def test_a_connection_that_began_a_transaction_is_committed_by_its_owner(
     assert statuses(database) == ["queued"]
 
 
-@pytest.mark.either
 def test_a_flask_blueprint_calls_it_inside_the_request(config: Path, engine: Engine, database: Database) -> None:
     site = flask.Flask("shop")
     seen: list[str] = []
@@ -230,7 +224,6 @@ def test_a_flask_blueprint_calls_it_inside_the_request(config: Path, engine: Eng
     assert seen[0] == "/admin/jobs/"
 
 
-@pytest.mark.either
 @pytest.mark.parametrize("mount", ["//evil.example", "/a//b", "/\\evil.example", "evil", "/a b", "/a\n", "/\xff"])
 def test_an_address_that_is_no_path_of_this_server_is_nowhere_to_be_mounted(
     config: Path, engine: Engine, database: Database, mount: str
@@ -245,14 +238,12 @@ def test_an_address_that_is_no_path_of_this_server_is_nowhere_to_be_mounted(
     assert statuses(database) == ["dead"]
 
 
-@pytest.mark.either
 def test_an_address_in_no_spelling_of_wsgis_is_nowhere(config: Path, engine: Engine) -> None:
     pages = app(engine.connect, viewer=viewer, config=config)
     for browser, address in ((Browser(pages), "/\u20ac"), (Browser(pages, script_name="/\u20ac"), "/")):
         assert (browser.get(address).status, browser.post(address).status) == (404, 404)
 
 
-@pytest.mark.either
 def test_an_unexpected_error_is_logged_masked_also_where_the_server_has_no_log(
     config: Path, engine: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -279,7 +270,6 @@ def by_basic(sent: str) -> str:
     return f"Basic {b64encode(sent.encode()).decode()}"
 
 
-@pytest.mark.either
 @pytest.mark.parametrize(
     "sent",
     [
@@ -301,7 +291,6 @@ def test_who_does_not_know_the_password_is_asked_for_it(
     assert statuses(database) == ["dead"]
 
 
-@pytest.mark.either
 @pytest.mark.parametrize(
     ("name", "recorded"), [("ada", "ada"), ("", "unnamed"), ("a\0\n", "a\\x00\\n"), ("é" * 100, "é" * 79 + "…")]
 )

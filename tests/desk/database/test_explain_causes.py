@@ -61,7 +61,6 @@ def test_a_database_of_another_project_is_the_cause_for_a_schedule_and_for_a_job
     assert refused.lower() in repr(world.ask("1")).lower()
 
 
-@pytest.mark.either
 def test_a_file_that_has_a_retired_schedule_is_not_in_force(world: World) -> None:
     world.file(**MINUTELY)
     world.tick(utc("2026-03-03T01:58:10"))
@@ -75,7 +74,6 @@ def test_a_file_that_has_a_retired_schedule_is_not_in_force(world: World) -> Non
     assert "The file here has it, but no tick has applied that file since, so the schedule is not in force." in told
 
 
-@pytest.mark.either
 def test_a_pause_that_ended_without_a_tick(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.file(**MINUTELY)
     world.tick(utc("2026-03-03T01:58:20"))
@@ -86,7 +84,6 @@ def test_a_pause_that_ended_without_a_tick(world: World, monkeypatch: pytest.Mon
     assert "No tick settled it between the end of the pause and 02:48:00." in told
 
 
-@pytest.mark.either
 @pytest.mark.parametrize("skip", [False, True])
 def test_each_pause_that_held_an_occurrence_back_is_named(
     world: World, monkeypatch: pytest.MonkeyPatch, skip: bool
@@ -113,7 +110,6 @@ def test_each_pause_that_held_an_occurrence_back_is_named(
     assert "No tick" not in told
 
 
-@pytest.mark.either
 @pytest.mark.parametrize("skips", ["only", "--all"])
 def test_no_pause_holds_back_what_another_pause_skips(
     world: World, monkeypatch: pytest.MonkeyPatch, skips: str
@@ -143,7 +139,6 @@ def test_no_pause_holds_back_what_another_pause_skips(
     assert world.ask("only", "--at", "03:00").verdict == "paused"
 
 
-@pytest.mark.either
 @pytest.mark.parametrize("settles", ["tick", "resume"])
 def test_a_short_pause_is_not_blamed_for_the_outage_before_it(
     world: World, monkeypatch: pytest.MonkeyPatch, settles: str
@@ -170,7 +165,6 @@ def test_a_short_pause_is_not_blamed_for_the_outage_before_it(
     assert "paused" not in world.ask("1")
 
 
-@pytest.mark.either
 def test_an_outage_and_the_pause_that_was_on_at_its_end_are_both_named(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +180,6 @@ def test_an_outage_and_the_pause_that_was_on_at_its_end_are_both_named(
     assert said in world.ask("s", "--at", "02:05")
 
 
-@pytest.mark.either
 def test_a_pause_that_someone_changed_is_still_by_whoever_began_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,7 +208,6 @@ def test_why_a_tick_left_an_occurrence_is_its_outage(world: World) -> None:
     assert f"that tick did not settle it; {why}" in world.ask("s")
 
 
-@pytest.mark.either
 def test_a_pause_that_ended_and_the_next_tick_is_still_to_come(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.file(s='cron: "20 * * * *"')
     world.tick(utc("2026-03-03T02:18:00"))
@@ -350,7 +342,6 @@ def test_the_jobs_that_come_before_a_job_are_counted(
     assert waits in world.ask(str(mine))
 
 
-@pytest.mark.either
 @pytest.mark.parametrize(
     ("limit", "was", "now"),
     [
@@ -428,7 +419,6 @@ def fails_in_an_effect(world: World) -> None:
     world.tick(utc("2026-11-20T07:15:12"))
 
 
-@pytest.mark.either
 def test_a_waiting_job_names_its_unknown_effect(world: World) -> None:
     fails_in_an_effect(world)
     assert world.ask("1").steady[-1] == (
@@ -626,7 +616,6 @@ def give_up() -> None:
     raise GiveUp("no such account")
 
 
-@pytest.mark.either
 def test_what_people_did_to_its_job_stands_in_the_explanation_of_an_occurrence(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -641,7 +630,6 @@ def test_what_people_did_to_its_job_stands_in_the_explanation_of_an_occurrence(
         assert "It was retried by ada at 02:00:00" in world.ask(*asked), asked
 
 
-@pytest.mark.either
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_cancel_that_the_handler_did_not_hear_had_no_effect(world: World, stopped: bool) -> None:
     world.file(**MINUTELY)
@@ -731,7 +719,6 @@ def test_no_view_calls_a_job_running_whose_runner_died_or_hangs(
     assert (noted | ended)[runner] in world.cronjobs("jobs", "list").out
 
 
-@pytest.mark.either
 @pytest.mark.parametrize("skip", [False, True])
 def test_a_pause_that_skips_holds_nothing_back(world: World, monkeypatch: pytest.MonkeyPatch, skip: bool) -> None:
     world.file(**MINUTELY)
@@ -743,7 +730,6 @@ def test_a_pause_that_skips_holds_nothing_back(world: World, monkeypatch: pytest
     assert f"schedule s until someone resumes it{', skipping what comes due' if skip else ''}, by ada" in said
 
 
-@pytest.mark.either
 @pytest.mark.parametrize("asked", [["1"], ["nightly-report", "--at", "02:15"]])
 def test_a_run_by_hand_after_a_death_is_named_before_the_work_is_repeated(
     world: World, monkeypatch: pytest.MonkeyPatch, asked: list[str]
@@ -784,7 +770,6 @@ def test_a_run_by_hand_that_died_too_did_not_do_the_work(world: World, monkeypat
     assert world.ask("1").steady[-1] == "Job 2, which ada triggered at 02:15:12, died at 02:31:00, and was dismissed."
 
 
-@pytest.mark.either
 def test_a_run_by_hand_for_what_was_missed_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     an_outage(world, catch_up="none")
     brake(world, "trigger", "s", monkeypatch=monkeypatch)
@@ -806,7 +791,6 @@ def dies_is_triggered_and_renamed(world: World, monkeypatch: pytest.MonkeyPatch)
     world.tick(utc("2026-03-02T08:20:00"))
 
 
-@pytest.mark.either
 def test_a_run_by_hand_under_the_old_name_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     dies_is_triggered_and_renamed(world, monkeypatch)
     for asked in (["1"], ["new", "--at", "08:15"]):
@@ -876,7 +860,6 @@ def test_the_tick_that_ran_an_attempt_did_not_start_the_job_again(world: World, 
     assert f"on alpha did not start it{again}: the tick was asked to stop." in world.ask(str(job_id))
 
 
-@pytest.mark.either
 def test_what_a_person_started_is_not_late(world: World) -> None:
     """A run by hand was said to be late, although no schedule was due then."""
     world.file('job_types: {t.by_hand: {command: ["true"], timeout: 1s}}\n', s='cron: "0 * * * *", job: t.by_hand')
@@ -925,7 +908,6 @@ def test_a_job_that_someone_runs_now_is_said_to_be_run_by_hand(world: World) -> 
         assert "failed" not in told
 
 
-@pytest.mark.either
 @pytest.mark.parametrize("room", [False, True], ids=["the limit is full", "the limit has room"])
 def test_the_reason_of_a_backlog_is_not_that_of_a_job_whose_limit_is_full(world: World, room: bool) -> None:
     """A tick records the reason of the few jobs that come first. It was said of all jobs of their queue and type."""
@@ -985,7 +967,6 @@ def test_ticks_that_did_not_start_a_job_are_named_and_not_the_tick_that_did(
     assert "1 tick did not start it, and never recorded an end: it was killed or lost the database." in told
 
 
-@pytest.mark.either
 @pytest.mark.parametrize("then", ["created", "interrupted", "another host ticks"])
 def test_a_tick_before_the_job_could_start_or_of_a_host_that_has_gone_is_not_why_it_waits(
     world: World, then: str
@@ -1017,7 +998,6 @@ def test_a_tick_before_the_job_could_start_or_of_a_host_that_has_gone_is_not_why
     assert "waits for" in told
 
 
-@pytest.mark.either
 def test_a_pause_that_is_over_is_why_a_job_began_late(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.file(s='cron: "* * * * *", queue: mail')
     world.tick(utc("2026-03-03T01:58:10"))
@@ -1034,7 +1014,6 @@ def test_a_pause_that_is_over_is_why_a_job_began_late(world: World, monkeypatch:
     assert "held back" not in world.ask("s", "--at", "02:06")
 
 
-@pytest.mark.either
 def test_a_pause_that_ended_before_the_job_was_made_did_not_hold_it_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1053,7 +1032,6 @@ def test_a_pause_that_ended_before_the_job_was_made_did_not_hold_it_back(
     assert "queue mail was paused" not in said
 
 
-@pytest.mark.either
 def test_a_death_says_whether_its_tries_or_its_handler_ended_it(world: World) -> None:
     world.file("defaults: {retry: {max_attempts: 2, delays: [1s]}}\n", s='cron: "* * * * *"')
     world.tick(utc("2026-03-03T01:58:10"))
@@ -1064,7 +1042,6 @@ def test_a_death_says_whether_its_tries_or_its_handler_ended_it(world: World) ->
     assert "after it failed 2 of 2 tries." in world.ask("s", "--at", "02:00")
 
 
-@pytest.mark.either
 @pytest.mark.parametrize("due", ["run_at", None])
 def test_a_pause_that_delayed_a_retry_by_a_minute_is_named(
     world: World, monkeypatch: pytest.MonkeyPatch, due: str | None
@@ -1082,7 +1059,6 @@ def test_a_pause_that_delayed_a_retry_by_a_minute_is_named(
     assert f"{said}queue default was paused by ada from 09:00:10 to 09:01:4" in world.ask("1")
 
 
-@pytest.mark.either
 @pytest.mark.parametrize("made", ["due at once", "due later", "triggered", "held back until then"])
 def test_why_a_first_attempt_started_hours_late(world: World, monkeypatch: pytest.MonkeyPatch, made: str) -> None:
     world.file(s='cron: "0 0 1 1 *"')
@@ -1106,7 +1082,6 @@ def test_why_a_first_attempt_started_hours_late(world: World, monkeypatch: pytes
     assert ("It was held back: queue default was paused" in told) == (made == "held back until then")
 
 
-@pytest.mark.either
 def test_why_a_retry_started_hours_late(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.file("defaults: {retry: {delays: [4m]}}\n")
     world.plan = [fail(), fail(), fail()]
