@@ -23,7 +23,7 @@ from zlib import crc32
 
 import hypothesis
 import pytest
-from support import compiled, nofsync
+from support import nofsync
 from support.pool import Pool, copy_statement
 from support.postgres import ENQUEUE, OWNER, READ, RUN, PostgresServer, as_role
 from support.ticking import Project
@@ -43,7 +43,6 @@ _numbers = itertools.count(1)
 _STATE = tempfile.TemporaryDirectory(prefix="cronjobs-tests-")
 
 nofsync.install()
-compiled.install()
 
 # Start the slowest tests first. Otherwise one of two cores is idle at the end.
 LONGEST = ("test_drill", "test_walk", "test_wheel", "test_kill_points", "test_long_jobs_stop")
