@@ -15,6 +15,7 @@ from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 
 from cronjobs.engine.execution import handler
+from cronjobs.engine.tick import pacing
 from cronjobs.testing import FakeClock
 
 pytestmark = [pytest.mark.either, pytest.mark.parametrize("clock", [FakeClock], indirect=True)]
@@ -22,6 +23,12 @@ pytestmark = [pytest.mark.either, pytest.mark.parametrize("clock", [FakeClock], 
 LONG = "job_types: {t.work: {timeout: 1h}}\n"
 BEGIN = utc("2026-03-02T08:01:00")
 WHY = "could not start a process for t.work: cannot start a thread: can't start new thread"
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a tick look for work again soon. Each tick here finds that it can begin nothing, and looks once more."""
+    monkeypatch.setattr(pacing, "POLL_S", 0.02)
 
 
 @pytest.fixture
