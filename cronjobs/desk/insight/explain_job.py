@@ -63,6 +63,8 @@ from cronjobs.model import duration_text, rough
 from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
 
+# A tick cannot see a job whose enqueue is not committed yet. By then, its due time and its creation may be long past.
+_COMMITTED_LATE: Final = "on PostgreSQL, a transaction may have enqueued the job long before it was committed"
 _OUTCOMES: Final = {
     "succeeded": "succeeded",
     "failed": "failed",
@@ -178,7 +180,15 @@ def _begin(job: JobFacts, times: LocalTimes) -> list[tuple[datetime, str]]:
         said = f"It was due at once, and started {rough(behind)} later, at {times.clock(begun)}"
     if job.quiet is not None and not by_hand:
         said += f": {_without_ticks(job.quiet, times)}"
+    elif _is_unexplained(job, behind) and not by_hand:
+        said += f"; no tick recorded a reason ({_COMMITTED_LATE})"
     return [(begun, sentence) for sentence in (*_passed_over(job, times), f"{said}.")]
+
+
+def _is_unexplained(job: JobFacts, behind: timedelta) -> bool:
+    """Return whether nothing explains why ticks left a due job for so long. Ticks themselves make a schedule's jobs."""
+    at_once = job.schedule is None and job.run_at - job.created_at < ON_TIME_WITHIN
+    return at_once and behind > ON_TIME_WITHIN and job.passed_over is None and job.killed is None
 
 
 def _without_ticks(quiet: tuple[datetime, datetime], times: LocalTimes) -> str:
@@ -620,6 +630,8 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         only = job.passed_over is not None and job.passed_over.not_by_any_tick
         which = ", on a host and with options that allow the job," if only else ""
         why = f"{_ahead(job.ahead)}the next tick with a free worker{which} will run it{began}"
+        if last and job.ahead is None and _is_unexplained(job, last.started_at - job.run_at):
+            why += f". No tick recorded a reason ({_COMMITTED_LATE})"
         if job.passed_over is not None and job.passed_over.too_short:
             why = (
                 "the job's timeout is too long for the tick that passed the job over. Shorten the timeout, or allow "

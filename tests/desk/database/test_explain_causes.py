@@ -932,6 +932,25 @@ def test_a_limit_on_the_jobs_key_comes_before_the_reason_of_others() -> None:
     assert entry_for([limited, busy], **job, key="web:1") == busy
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_job_committed_late_is_not_blamed_on_the_ticks_that_could_not_see_it(world: World, known: bool) -> None:
+    world.file()
+    world.tick()
+    begun = world.clock.now()
+    world.ticks(begun + MINUTE, begun + 4 * MINUTE)
+    # The row of an enqueue at that time, which was committed only now.
+    job_id = put(world.database, job_type="t.work", run_at=begun, created_at=begun)
+    world.go(begun + 4 * MINUTE + timedelta(seconds=10))
+    if known:
+        left_by_the_last_tick(world, "stopped")
+    late = (
+        "o tick recorded a reason (on PostgreSQL, a transaction may have enqueued the job long before it was committed)"
+    )
+    assert (late in " ".join(world.ask(str(job_id)).steady)) is not known
+    world.tick(begun + 5 * MINUTE)
+    assert (late in " ".join(world.ask(str(job_id)).steady)) is not known
+
+
 @pytest.mark.parametrize("ended", [False, True])
 def test_ticks_that_did_not_start_a_job_are_named_and_not_the_tick_that_did(
     world: World, monkeypatch: pytest.MonkeyPatch, ended: bool

@@ -74,7 +74,7 @@ def test_three_failures_in_a_row_are_a_finding(world: World, outcomes: str) -> N
 @pytest.mark.parametrize("since", ["", "f", "ff", "z", "l"])
 def test_a_retry_by_a_person_ends_it_no_more_than_a_further_failure(world: World, since: str) -> None:
     """A retry resets the counters of the row: only the history shows what the job has done."""
-    counters = {"failures": since.count("f"), "losses": since.count("l")}
+    counters: dict[str, Any] = {"failures": since.count("f"), "losses": since.count("l")}
     world.job("ttff" + since, 20, status="failed" if since.endswith(("f", "l")) else "queued", **counters)
     [said] = world.found().values()
     waits = "failed" if since.endswith(("f", "l")) else "queued"
