@@ -169,6 +169,7 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     # the database
     ("ok", db.database("sqlite:///a.db", None), "answers"),
     ("problem", db.unreachable("connection refused", no_file=False), "refused"),
+    ("problem", db.unreachable("existed before, but is missing now", to_restore=True), "missing"),
     ("problem", db.unreachable(f'{REFUSED}password authentication failed for user "a"', no_file=False), "password"),
     ("ok", db.locks([], NOW), "no other session"),
     ("problem", db.locks([BLOCKER], NOW), "pid 7 has locked cronjobs_jobs (application psql, user ada)"),
@@ -251,7 +252,7 @@ def test_the_file_system_of_a_path_is_that_of_the_longest_mount_point(tmp_path: 
         ('password authentication failed for user "a"', "correct the user or the password"),
         ('no pg_hba.conf entry for host "10.0.0.7", user "a", database "jobs", no encryption', "or pg_hba.conf"),
         ('role "a" does not exist', "correct the user or the password"),
-        ('database "jobs" does not exist', "create it, or correct its name"),
+        ('database "jobs" does not exist', "correct its name in the URL, create it if it is new, or restore it"),
         ("sorry, too many clients already", "check the address and the server"),
     ],
 )
