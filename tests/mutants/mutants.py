@@ -1092,6 +1092,13 @@ MUTANTS = (
         ("tests/engine/database/test_sessions.py::test_a_commit_is_durable_whatever_the_role_is_set_to",),
     ),
     Mutant(
+        "a backfill runs again what cron itself has run",
+        "cronjobs/engine/schedules/backfill.py",
+        " or row.reason == CRON_RAN]",
+        "]",
+        ("tests/engine/database/test_fill.py::test_no_backfill_repeats_what_cron_itself_ran",),
+    ),
+    Mutant(
         "a backfill splits rows of another timing with as many occurrences",
         "cronjobs/engine/schedules/backfill.py",
         "!= (row.count, row.first_for, row.last_for):",

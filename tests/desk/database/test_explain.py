@@ -27,8 +27,8 @@ from support.explained import world as world
 
 from cronjobs import Snooze
 from cronjobs.engine.database import tables
+from cronjobs.engine.rules.occurrences import CRON_RAN
 from cronjobs.engine.schedules import materialise
-from cronjobs.engine.schedules.decide import CRON_RAN
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
