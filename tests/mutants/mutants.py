@@ -2842,6 +2842,13 @@ MUTANTS = (
         ("tests/engine/unit/tick/test_unreported.py::test_two_ticks_that_end_at_once_leave_no_line_behind",),
     ),
     Mutant(
+        "nobody reports the deaths that a killed supervisor recorded as lost",
+        "cronjobs/engine/store/unreported_deaths.py",
+        " OR r.worker IS NOT NULL)",
+        ")",
+        ("tests/engine/database/test_recovery_policy.py::test_a_tick_reports_each_death_of_killed_ticks_once",),
+    ),
+    Mutant(
         "a long job's process may record a death before it is noted as unreported",
         "cronjobs/engine/tick/long_job_process.py",
         "    unreported.begin()\n",

@@ -183,17 +183,20 @@ class Tick(TickContext):
         return Recovery(self)
 
     def _report_deaths(self) -> None:
-        """Report the deaths that killed ticks recorded. Perhaps a killed tick had already reported some of them."""
+        """Report the deaths that killed ticks may have recorded, each job once.
+
+        Perhaps a tick had already reported some of them.
+        """
         unreported = self.unreported
         if unreported is None or not (killed := unreported.killed()):
             return
         from cronjobs.engine.store.unreported_deaths import deaths_of
 
+        with self.database.read() as connection:
+            found = {job.id: job for runner in killed for job in deaths_of(connection, runner)}
+        for job in found.values():
+            self.emit(events.job_died_unreported(job.id, job.job_type, job.error_type, job.last_error))
         for runner in killed:
-            with self.database.read() as connection:
-                found = deaths_of(connection, runner)
-            for job in found:
-                self.emit(events.job_died_unreported(job.id, job.job_type, job.error_type, job.last_error))
             unreported.reported(runner)
 
     def _recover(self) -> None:
