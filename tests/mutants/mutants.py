@@ -2842,6 +2842,15 @@ MUTANTS = (
         ("tests/engine/unit/tick/test_unreported.py::test_two_ticks_that_end_at_once_leave_no_line_behind",),
     ),
     Mutant(
+        "nobody mails the deaths of long jobs",
+        "cronjobs/engine/run_due/cron_mail.py",
+        "                self._report_death(end)\n",
+        "                pass\n",
+        (
+            "tests/engine/process/test_alarm.py::test_a_cause_is_named_with_its_first_death_and_its_other_deaths_are_counted",
+        ),
+    ),
+    Mutant(
         "nobody reports the deaths that a killed supervisor recorded as lost",
         "cronjobs/engine/store/unreported_deaths.py",
         " OR r.worker IS NOT NULL)",
