@@ -493,5 +493,9 @@ def test_status_says_that_runs_of_exec_wait_on_this_host(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     for file in (tmp_path / "cronjobs.yaml", tmp_path / "other.yaml"):
         assert spool.put(spool_address(str(file), None), {"began": 1.0, "token": "t"}) is None
-    assert cronjobs("status").err == "runs of cronjobs exec on this host that are not in the database yet: 1\n"
+    said = "runs of cronjobs exec on this host that are not in the database yet: 1\n"
+    assert cronjobs("status").err == said
     assert cronjobs("status", "--json").err == ""
+    (tmp_path / "cronjobs.yaml").write_text("database: sqlite:////nowhere/jobs.db\n")
+    away = cronjobs("status")
+    assert (away.code, said in away.err) == (4, True), away.err
