@@ -10,7 +10,7 @@ from shlex import quote
 from typing import Any, Final, NamedTuple
 
 from cronjobs.engine.rules.failed_job import described, error_line, last_own_line
-from cronjobs.model import Finished, Job, RetryPolicy, Status, Transition, duration_text, rough, seconds_text
+from cronjobs.model import Finished, Job, Lost, RetryPolicy, Status, Transition, duration_text, rough, seconds_text
 from cronjobs.text import one_line
 from cronjobs.version import __version__
 
@@ -106,7 +106,7 @@ def _tries(job: Job, transition: Transition, policy: RetryPolicy) -> str:
 def job_lost(job: Job, transition: Transition, error: str) -> Event:
     facts = _of(job, "", error=error, losses=transition.losses, last_runner=job.locked_by)
     if transition.status is Status.DEAD:
-        return Event("job.dead", facts, ERROR)
+        return Event("job.dead", facts | {"error_type": Lost.error_type}, ERROR)
     return Event("job.lost", facts, WARNING)
 
 

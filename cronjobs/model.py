@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 from cronjobs.loading import Loading
 from cronjobs.text import nearest
@@ -250,6 +250,7 @@ class Failed:
 class TimedOut:
     error: str = "timed out"
     traceback: str | None = None
+    error_type: ClassVar[str] = "TimedOut"
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +258,7 @@ class Lost:
     """The runner died, or its lease expired, while it held the job."""
 
     error: str = "the runner died or lost its lease"
+    error_type: ClassVar[str] = "Lost"
 
 
 @dataclass(frozen=True, slots=True)

@@ -493,5 +493,22 @@ def test_status_says_that_runs_of_exec_wait_on_this_host(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     for file in (tmp_path / "cronjobs.yaml", tmp_path / "other.yaml"):
         assert spool.put(spool_address(str(file), None), {"began": 1.0, "token": "t"}) is None
-    assert cronjobs("status").err == "runs of cronjobs exec on this host that are not in the database yet: 1\n"
+    said = "runs of cronjobs exec on this host that are not in the database yet: 1\n"
+    assert cronjobs("status").err == said
     assert cronjobs("status", "--json").err == ""
+    (tmp_path / "cronjobs.yaml").write_text("database: sqlite:////nowhere/jobs.db\n")
+    away = cronjobs("status")
+    assert (away.code, said in away.err) == (4, True), away.err
+
+
+@pytest.mark.parametrize(
+    ("locked_by", "how"),
+    [("web1:b:4026530000:4711:12:token", ": kill 4711 on web1"), ("web1:b:1:1:1:t", ""), ("by hand", "")],
+)
+def test_a_running_run_of_exec_says_who_can_stop_it_and_where_its_output_is(
+    cronjobs: Cronjobs, rows: Rows, locked_by: str, how: str
+) -> None:
+    job_id = rows.job("exec:line", "running", locked_by=locked_by)
+    is_exec = f"job {job_id} is a run of cronjobs exec"
+    assert cronjobs("jobs", "cancel", str(job_id)).err == f"{is_exec}: only a signal to exec can stop it{how}\n"
+    assert cronjobs("jobs", "tail", str(job_id)).err == f"{is_exec}, which records output when the command ends\n"

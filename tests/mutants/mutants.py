@@ -1092,6 +1092,13 @@ MUTANTS = (
         ("tests/engine/database/test_sessions.py::test_a_commit_is_durable_whatever_the_role_is_set_to",),
     ),
     Mutant(
+        "a backfill runs again what cron itself has run",
+        "cronjobs/engine/schedules/backfill.py",
+        " or row.reason == CRON_RAN]",
+        "]",
+        ("tests/engine/database/test_fill.py::test_no_backfill_repeats_what_cron_itself_ran",),
+    ),
+    Mutant(
         "a backfill splits rows of another timing with as many occurrences",
         "cronjobs/engine/schedules/backfill.py",
         "!= (row.count, row.first_for, row.last_for):",
@@ -2912,6 +2919,22 @@ MUTANTS = (
         "            if not self._stored or self._runner in runners:\n",
         "            if runners is not None:\n",
         ("tests/engine/unit/tick/test_unreported.py::test_two_ticks_that_end_at_once_leave_no_line_behind",),
+    ),
+    Mutant(
+        "nobody mails the deaths of long jobs",
+        "cronjobs/engine/run_due/cron_mail.py",
+        "                self._report_death(end)\n",
+        "                pass\n",
+        (
+            "tests/engine/process/test_alarm.py::test_a_cause_is_named_with_its_first_death_and_its_other_deaths_are_counted",
+        ),
+    ),
+    Mutant(
+        "nobody reports the deaths that a killed supervisor recorded as lost",
+        "cronjobs/engine/store/unreported_deaths.py",
+        " OR r.worker IS NOT NULL)",
+        ")",
+        ("tests/engine/database/test_recovery_policy.py::test_a_tick_reports_each_death_of_killed_ticks_once",),
     ),
     Mutant(
         "a long job's process may record a death before it is noted as unreported",

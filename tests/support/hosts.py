@@ -17,6 +17,7 @@ from cronjobs.engine.database.tables import jobs
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.tick.result import Result, TickFilter
 from cronjobs.engine.tick.tick import Tick
+from cronjobs.engine.tick.unreported import Unreported
 from cronjobs.engine.tick.watchdog import Unarmed
 
 
@@ -40,6 +41,7 @@ class Host:
         run_by_cron: Sequence[str] = (),
         whole_s: float | None = None,
         unrecorded_before: Sequence[dict[str, str]] = (),
+        unreported: Unreported | None = None,
         **limits: Any,
     ) -> Result:
         here = Identity.here()
@@ -59,6 +61,7 @@ class Host:
             run_by_cron=run_by_cron,
             whole_s=whole_s,
             unrecorded_before=unrecorded_before,
+            unreported=unreported,
         ).run()
 
     def said(self, name: str) -> list[events.Event]:

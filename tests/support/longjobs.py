@@ -195,7 +195,7 @@ class LongJobs:
         """Whether *text* is the one line that cron mails about a dead ``l.gives-up``."""
         folder, program = self.project.folder, Path(sys.executable).with_name("cronjobs")
         line = (
-            f"cronjobs: a long job is dead: job {job_id} l.gives-up: GiveUp: void (failed 1 of 10, permanent), at"
+            f"cronjobs: a job is dead: job {job_id} l.gives-up: GiveUp: void (failed 1 of 10, permanent), at"
             f' {folder}/handlers.py:0 in long_gives_up: raise GiveUp("void"); look:'
             f" {program} --config {folder}/cronjobs.yaml jobs show {job_id}\n"
         )

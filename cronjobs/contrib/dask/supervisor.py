@@ -98,7 +98,7 @@ def _supervise(supervision: Supervision, settings: Settings, lock: SupervisorLoc
 
     def emit(event: events.Event) -> None:
         to_log(event)
-        mail_throttle.leave_death(settings.file, f"a job of executor {executor.name}", event)
+        mail_throttle.leave_end(settings, event)
 
     locked_by = str(replace(identity, tick=TAG + identity.tick))
     unreported = Unreported(settings.file, locked_by)

@@ -21,7 +21,7 @@ from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
 from cronjobs.desk.cli.output import table, width
 from cronjobs.desk.cli.progress import Progress, interruptible, is_interactive
 from cronjobs.desk.cli.project_database import operator, our_database
-from cronjobs.desk.insight.formatting import Times, counted, safe, status_word
+from cronjobs.desk.insight.formatting import Times, counted, host_of, safe, status_word
 from cronjobs.desk.insight.releasing import Holders
 from cronjobs.desk.store import listing
 from cronjobs.engine.command.printing import complain, echo, echo_json
@@ -213,7 +213,8 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
         if job is None:
             refused[job_id] = "does not exist"
         elif job.is_exec and (verb is RETRY or (verb is CANCEL and job.status is Status.RUNNING)):
-            refused[job_id] = f"is a run of cronjobs exec: only {EXEC_WORDS[verb.name]}"
+            how = _signal_to(job.locked_by) if verb is CANCEL else ""
+            refused[job_id] = f"is a run of cronjobs exec: only {EXEC_WORDS[verb.name]}{how}"
         elif verb is RETRY and job.stripped:
             refused[job_id] = f"is {status_word(job.status)}, and only its key is kept: its payload is gone"
         elif verb is RETRY and job.too_long is not None:
@@ -232,6 +233,12 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
             refused[job_id] = "is already waiting, nothing to do"
         else:
             refused[job_id] = f"is {status_word(job.status)}: nothing to {verb.name}"
+
+
+def _signal_to(locked_by: str | None) -> str:
+    """Return text such as ": kill 4711 on web1", or "" if *locked_by* does not name a process."""
+    holder = Identity.parse(locked_by or "")
+    return f": kill {holder.pid} on {host_of(locked_by)}" if holder is not None and holder.pid > 1 else ""
 
 
 EXEC_WORDS: Final = {

@@ -25,6 +25,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.rules.progress import reported_of, time_left
 from cronjobs.errors import CronjobsError, DatabaseError
 from cronjobs.model import FINAL, Status, rough
+from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import visible
 
 # More frequent reads would show nothing new, since a runner stores output only when it renews its lease.
@@ -124,6 +125,8 @@ class _Follower:
             host = host_of(job.locked_by)
             self._say(f"the job's lease on {host} ended {late} ago: the next tick should settle its outcome")
         if reported is None:
+            if job.job_type.startswith(EXEC_PREFIX):
+                self._say(f"job {self.job_id} is a run of cronjobs exec, which records output when the command ends")
             return
         self._print([self.tail.live(str(job.live_output or ""), reported.output_end)])
         if not self.in_line and (said := progress_text(reported.progress)):

@@ -72,14 +72,17 @@ def status(
             raise UsageError('--watch needs a terminal. Without one, or for --json, run "cronjobs status" repeatedly')
         Screen(lambda: _screen(settings, types, everything=everything), every or 2, settings.timezone).run()
     else:
-        with _opened(settings) as (connection, address):
-            if as_json:
-                lines = [_status_json(connection, settings, types, address, everything=everything)]
-            else:
-                lines = status_lines(connection, settings, types, address, everything=everything)
-        write(lines)
-        if not as_json and (waiting := runs_in_spool(source, settings)):
-            complain(f"runs of cronjobs exec on this host that are not in the database yet: {waiting:,}")
+        try:
+            with _opened(settings) as (connection, address):
+                if as_json:
+                    lines = [_status_json(connection, settings, types, address, everything=everything)]
+                else:
+                    lines = status_lines(connection, settings, types, address, everything=everything)
+            write(lines)
+        finally:
+            # Runs wait in the spool above all while the database is away.
+            if not as_json and (waiting := runs_in_spool(source, settings)):
+                complain(f"runs of cronjobs exec on this host that are not in the database yet: {waiting:,}")
     leaving.leave(0, stuck=False)  # do not wait for threads that the user's modules started
 
 

@@ -155,7 +155,8 @@ def _say_unapplied(settings: Settings, defined: ScheduleSettings) -> None:
 
 def _print_filling(filling: fill.Filling, schedule: str, timezone: str, *, dry_run: bool) -> None:
     jobs = counted(len(filling.run), "job") + " would be" * dry_run
-    echo(f"{jobs} enqueued; {filling.done} of the occurrences in the range already had a job")
+    done = f"{filling.done} of the occurrences in the range already had a job, or cron itself ran them"
+    echo(f"{jobs} enqueued; {done}")
     if filling.not_in_force:
         are = "is for an occurrence that was due" if filling.not_in_force == 1 else "are for occurrences that were due"
         echo(f"{filling.not_in_force} of these jobs {are} before {schedule} existed, or while it was retired")

@@ -40,8 +40,7 @@ from cronjobs.desk.insight.explain_phrases import (
 )
 from cronjobs.desk.insight.formatting import LocalTimes, counted
 from cronjobs.desk.insight.kept_from_starting import did_not_start
-from cronjobs.engine.rules.occurrences import BEFORE, NOT_MADE_UP, ON_TIME_WITHIN, ran_early
-from cronjobs.engine.schedules.decide import CRON_RAN
+from cronjobs.engine.rules.occurrences import BEFORE, CRON_RAN, NOT_MADE_UP, ON_TIME_WITHIN, ran_early
 from cronjobs.model import duration_text, rough
 from cronjobs.text import one_line
 

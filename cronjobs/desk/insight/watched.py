@@ -35,7 +35,7 @@ from cronjobs.desk.store import status_facts as store
 from cronjobs.desk.store.schedule_health import ScheduleSurvey, schedules_by_id
 from cronjobs.desk.store.status_facts import Deaths, Killed, Misdated, Overrunning, WithoutProcess
 from cronjobs.engine.crontime.timing import newest_between, next_after
-from cronjobs.engine.rules.occurrences import ran_early
+from cronjobs.engine.rules.occurrences import CRON_RAN, ran_early
 from cronjobs.engine.schedules.applying import silence_after
 from cronjobs.engine.schedules.planning import TIMING, read
 from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
@@ -426,7 +426,7 @@ def _without_run(
     succeeded = {id_ for id_ in named if id_ not in jobs or jobs[id_].status == Status.SUCCEEDED}
     tried: dict[int | None, tuple[int, datetime | None]] = {id_: (j.attempts, j.started_at) for id_, j in jobs.items()}
     early = {row.job_id for row in rows if ran_early(row.reason, row.last_for, *tried.get(row.job_id, (None, None)))}
-    if succeeded - early:
+    if succeeded - early or any(row.reason == CRON_RAN for row in rows):
         return None
     by_hand = ran_by_hand(triggered(stored.name))
     if by_hand is not None and by_hand >= last[0]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
-from cronjobs.engine.rules.occurrences import ran_early
+from cronjobs.engine.rules.occurrences import CRON_RAN, ran_early
 
 # The grace of a schedule without ``grace:``. It only decides which occurrences are ``UnrunOccurrences``.
 DEFAULT_GRACE: Final = timedelta(hours=1)
@@ -180,8 +180,9 @@ def _why(
     if row.outcome == "missed" or row.ran_early:
         return "missed", None
     if row.outcome == "skipped" and row.job_id is None:
-        # A person decided that the pause skips occurrences.
-        return (None, None) if (row.reason or "").startswith("paused") else ("full", None)
+        # A person decided that the pause skips occurrences, or left them to cron.
+        reason = row.reason or ""
+        return (None, None) if reason.startswith("paused") or reason == CRON_RAN else ("full", None)
     if row.job is None:
         return None, None
     job = waited_for(row.job, head)

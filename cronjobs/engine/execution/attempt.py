@@ -188,7 +188,9 @@ class Attempt:
         if fault:
             return Failed(fault, "PayloadError", permanent=True)
         if self.timeout > LONGEST_TIMEOUT:
-            said = f"timeout_s {self.timeout.total_seconds():g} is more than the longest timeout, 30 days"
+            # ``timeout`` is not the number in the row if that number is too large for a timedelta.
+            timeout_s = self.job.timeout_s or self.timeout.total_seconds()
+            said = f"timeout_s {timeout_s:.15g} is more than the longest timeout, 30 days"
             return Failed(said, "TimeoutError", permanent=True)
         registration = self.job_type.registration
         fault = registration.bind_names(self.job.payload) if registration is not None else None

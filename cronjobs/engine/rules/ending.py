@@ -252,17 +252,10 @@ def without_texts(finish: Finish) -> Finish:
 
 
 def _error_type(outcome: Outcome) -> str | None:
-    match outcome:
-        case Failed(error_type=error_type) | Released(error_type=str(error_type)):
-            return clean(error_type)[:200]
-        case TimedOut():
-            return "TimedOut"
-        case Lost():
-            return "Lost"
-        case Snoozed(error=str()):
-            return EffectBusy.__name__
-        case _:
-            return None
+    if isinstance(outcome, Snoozed):
+        return None if outcome.error is None else EffectBusy.__name__
+    error_type = getattr(outcome, "error_type", None)
+    return None if error_type is None else clean(error_type)[:200]
 
 
 def _stored(text: str | None) -> str | None:

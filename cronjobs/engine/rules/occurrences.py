@@ -30,6 +30,8 @@ UP_TO_ATTEMPT: Final = ", up to attempt"
 NOT_MADE_UP: Final = "catch_up: latest leaves it to the run for"
 # The reason begins with this if a pause held the occurrences back for too long.
 HELD_BACK: Final = "held back by a pause"
+# The reason of skipped occurrences that cron ran, because the line was in the crontab again. They need no other run.
+CRON_RAN: Final = "cron itself ran this line, and not a tick"
 # The reason begins with this if a person ran the occurrence later, in a backfill.
 BACKFILLED: Final = "backfill by"
 # In a reason that begins with BACKFILLED, this is followed by the occurrence's outcome before the backfill.

@@ -240,8 +240,7 @@ class CronMail:
         self._causes.setdefault(cause or said, said)
 
     def print_causes(self, reporter: Reporter) -> None:
-        self._well = reporter.well
-        self._count_deaths()
+        self._well |= reporter.well
         for event in reporter.kept:
             if event.level == events.ERROR and event.name != "job.dead":
                 line = events.line(event)
@@ -359,10 +358,16 @@ class CronMail:
         its row, which would name them. The next tick records them.
         """
         now = SYSTEM.now()
-        lines = [f"cronjobs: {word}" for word in take_messages(self.config)]
+        lines, ends = take_messages(self.config)
+        for end in ends:
+            if end.name == "job.dead":
+                self._report_death(end)
+            else:
+                self._well.add(end.facts["job_type"])
+        self._count_deaths()
         self.said = bool(lines or self._causes or self._named)
         for line in lines:
-            complain(line)
+            complain(f"cronjobs: {line}")
         types = [cause for cause in self._types if not self.throttle or self._alarm.is_due(cause, now)]
         others = set(types[1:])
         for cause, said in self._causes.items():

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from cronjobs.engine.config.settings import ScheduleSettings
 from cronjobs.engine.crontime.timing import Timing, next_after, timing
-from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, overlap
+from cronjobs.engine.rules.occurrences import BACKFILLED, BEFORE, CRON_RAN, overlap
 from cronjobs.engine.schedules.decide import job_for
 from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.engine.schedules.pauses import owed_by
@@ -108,7 +108,7 @@ class Filling:
     """The plan of a backfill.
 
     ``run`` lists the occurrences to run, oldest first. ``done`` is the number of occurrences that get no job, because
-    they already have one, or because the job of another stands for them.
+    they already have one, because the job of another stands for them, or because cron itself ran them.
 
     ``gone`` lists the ledger rows from which the backfill takes occurrences, and which are deleted. ``left`` lists new
     rows for the other occurrences of these rows. ``was`` maps each occurrence in ``run`` to the row that covered it, if
@@ -134,16 +134,16 @@ def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first:
     range.
 
     An enqueued occurrence has a job, which may wait or be dead. The job of another occurrence stands for a coalesced
-    one. All other occurrences still have to run: the missed and the skipped ones, and those without a row, which are
-    older than the schedule. Raises UsageError if there are too many occurrences, or if a row cannot be split because it
-    belongs to a definition with different times.
+    one. Cron itself ran those with the reason CRON_RAN. All other occurrences still have to run: the missed and the
+    skipped ones, and those without a row, which are older than the schedule. Raises UsageError if there are too many
+    occurrences, or if a row cannot be split because it belongs to a definition with different times.
     """
     when = timing(schedule.cron, schedule.every, schedule.timezone)
     count, _, _ = when.span(first - MICROSECOND, last)
     if count > MOST:
         raise UsageError(f"this range has {count:,} occurrences, but the limit is {MOST:,}: backfill it in parts")
     instants = list(takewhile(last.__ge__, when.after(first - MICROSECOND)))
-    spent = [row for row in ledger if row.outcome in ("enqueued", "coalesced")]
+    spent = [row for row in ledger if row.outcome in ("enqueued", "coalesced") or row.reason == CRON_RAN]
     run = tuple(instant for instant in instants if not any(row.first_for <= instant <= row.last_for for row in spent))
     gone, left, was = [], [], dict[datetime, LedgerRow]()
     for row in ledger:

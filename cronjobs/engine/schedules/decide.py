@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Final
 
 from cronjobs import events
 from cronjobs.engine.config.settings import ScheduleSettings
 from cronjobs.engine.rules.capacity import Cap, admit
-from cronjobs.engine.rules.occurrences import Busy, OccurrenceDecision, Range, not_made_up_reason, overlap
+from cronjobs.engine.rules.occurrences import CRON_RAN, Busy, OccurrenceDecision, Range, not_made_up_reason, overlap
 from cronjobs.engine.schedules.pauses import owed_by, pauses_of
 from cronjobs.engine.schedules.planning import (
     MICROSECOND,
@@ -28,8 +27,6 @@ from cronjobs.engine.schedules.wrong_clock import FUTURE_WATERMARK
 from cronjobs.engine.store.enqueue import NewJob
 from cronjobs.engine.store.schedules import LedgerRow, StoredSchedule
 from cronjobs.masking import as_meta
-
-CRON_RAN: Final = "cron itself ran this line, and not a tick"
 
 
 @dataclass(frozen=True)

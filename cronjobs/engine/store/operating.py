@@ -24,6 +24,7 @@ from cronjobs.engine.store.job_rows import FACTS, LEASE_LENGTH_S, job_from
 from cronjobs.engine.store.leases import FinishResult
 from cronjobs.engine.store.released_keys import KEY_OWNER, RELEASE_KEY, TAKE_KEY_BACK
 from cronjobs.engine.store.schedules import follow_renames
+from cronjobs.engine.store.shown_columns import columns_shown
 from cronjobs.engine.store.sizes import in_bytes
 from cronjobs.engine.store.sql import AMONG_IDS, IS_STRIPPED, LOCK, database_now, is_postgresql, run
 from cronjobs.engine.store.ticks import record
@@ -212,6 +213,7 @@ class JobState:
     # True for a run of "cronjobs exec", which no tick can run again or stop.
     is_exec: bool
     key_owner: int | None
+    locked_by: str | None
 
 
 def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
@@ -219,13 +221,19 @@ def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
     statement = f"""
         SELECT j.id, j.status, {IS_STRIPPED} AS stripped, {_TOO_LONG} AS too_long,
           j.status = 'dead' AND NOT ({UNSETTLED_DEAD_SQL}) AS dismissed, {IS_EXEC} AS is_exec,
-          {KEY_OWNER} AS key_owner
+          {KEY_OWNER} AS key_owner, {columns_shown("locked_by")}
         FROM {JOBS} j WHERE j.id {AMONG_IDS}"""
     found = {}
     for row in run(connection, statement, ids=sorted(ids)):
         long = None if row.too_long is None else f"{row.too_long} is longer than {LENGTHS[row.too_long]:,} bytes"
         found[row.id] = JobState(
-            Status(row.status), bool(row.stripped), long, bool(row.dismissed), bool(row.is_exec), row.key_owner
+            Status(row.status),
+            bool(row.stripped),
+            long,
+            bool(row.dismissed),
+            bool(row.is_exec),
+            row.key_owner,
+            row.locked_by,
         )
     return found
 

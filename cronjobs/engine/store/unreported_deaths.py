@@ -25,7 +25,8 @@ def deaths_of(connection: Connection, runner: str) -> Sequence[Row[Any]]:
     """Return the jobs that *runner* (a ``locked_by``) may have recorded as dead, the first to die first.
 
     These are the jobs of its own attempts. For a tick, they are also lost attempts and misfits, which any tick may have
-    recorded since this tick began.
+    recorded since this tick began. A lost attempt without a worker was recorded by another process than its runner,
+    because only the supervisor of an executor records attempts of its own as lost.
     """
     return run(
         connection,
@@ -34,7 +35,8 @@ def deaths_of(connection: Connection, runner: str) -> Sequence[Row[Any]]:
         FROM {JOBS} j JOIN {JOB_RUNS} r ON r.job_id = j.id AND r.attempt = j.attempts
         WHERE j.status = 'dead' AND j.finished_at IS NOT NULL
           AND j.finished_at >= coalesce({_BEGAN}, {before_now(":older_s")})
-          AND (r.runner = :runner OR ({_BEGAN} IS NOT NULL AND (r.outcome = 'lost' OR j.error_type = :misfit)))
+          AND (r.runner = :runner AND (r.outcome <> 'lost' OR r.worker IS NOT NULL)
+               OR {_BEGAN} IS NOT NULL AND (r.outcome = 'lost' OR j.error_type = :misfit))
         ORDER BY j.finished_at LIMIT :most""",
         tick=runner.rpartition(":")[2],
         runner=runner,

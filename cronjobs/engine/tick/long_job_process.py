@@ -120,8 +120,8 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
 
     def emit(event: events.Event) -> None:
         to_log(event)
-        # This process has no output, so leave a line about a dead job for the next tick, whose output cron mails.
-        mail_throttle.leave_death(settings.file, "a long job", event)
+        # Nobody reads the output of this process, so the next tick reports a death. Cron mails what it prints.
+        mail_throttle.leave_end(settings, event)
 
     unreported = Unreported(settings.file, attempt.job.locked_by or "")
     unreported.begin()

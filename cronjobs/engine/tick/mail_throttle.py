@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from cronjobs import events
+from cronjobs import events, masking
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.host.state_folder import State
 from cronjobs.engine.probe.fast_path import QUIET_UNTIL
@@ -22,6 +22,9 @@ from cronjobs.text import one_line
 CAUSES_KEPT: Final = 500
 MOST_UNRECORDED: Final = 5  # record at most this many outages of a database, which may be away for weeks
 LONGEST_MESSAGE: Final = 4000  # in characters; for the next tick
+LONGEST_FACT: Final = 1000  # in characters
+# The facts of a job's end that cron's mail needs.
+FACTS_KEPT: Final = ("job_id", "job_type", "error_type", "error", "at", "tries", "note")
 
 # What a cause may be about (*about*).
 CODE: Final = "code"
@@ -77,6 +80,10 @@ class Alarm:
     def code_at_fault(self) -> bool:
         """Return whether a fault in the code was reported and has not ended."""
         return any(entry.get("about") == CODE for entry in self._load().values())
+
+    def waits_for(self, job_type: str) -> bool:
+        """Return whether a success of *job_type* may end a cause."""
+        return any(entry.get("ended_by") == job_type and not entry.get("well") for entry in self._load().values())
 
     def is_due(self, cause: str, now: datetime) -> bool:
         """Return whether to report *cause* if it occurs now. Record nothing."""
@@ -259,18 +266,29 @@ def leave_message(config: Path, line: str) -> None:
     State().append(messages_name(config), one_line(line, LONGEST_MESSAGE) + "\n")
 
 
-def leave_death(config: Path, whose: str, event: events.Event) -> None:
-    """If *event* says that a job is dead, keep it for the next tick to print.
+def leave_end(settings: Settings, event: events.Event) -> None:
+    """Keep the end of a job for the next tick, which mails it as if the job had ended in that tick.
 
-    *whose* describes the job: "a long job".
+    Only deaths are kept, and successes that may end a cause of deaths. Each kept event costs a tick.
     """
-    if event.name == "job.dead":
-        leave_message(config, f"{whose} is dead: {events.death_line(event, config)}")
+    facts = masking.hide_in({name: event.facts[name] for name in FACTS_KEPT if event.facts.get(name) is not None})
+    if event.name == "job.dead" or (
+        event.name == "job.succeeded" and alarms_of(settings)[0].waits_for(facts["job_type"])
+    ):
+        kept = {name: one_line(fact, LONGEST_FACT) if isinstance(fact, str) else fact for name, fact in facts.items()}
+        State().append(messages_name(settings.file), json.dumps([event.name, kept]) + "\n")
 
 
-def take_messages(config: Path) -> list[str]:
-    """Remove and return the kept lines, for the caller to print."""
-    return (State().take(messages_name(config)) or "").splitlines()
+def take_messages(config: Path) -> tuple[list[str], list[events.Event]]:
+    """Remove and return the kept lines, for the caller to print, and the kept ends of jobs."""
+    lines, ends = [], []
+    for line in (State().take(messages_name(config)) or "").splitlines():
+        try:
+            name, facts = json.loads(line)
+            ends.append(events.Event(str(name), {"job_id": facts["job_id"], "job_type": facts["job_type"]} | facts))
+        except (ValueError, TypeError, LookupError, RecursionError):
+            lines.append(line)
+    return lines, ends
 
 
 # --- the log of a file that can no longer be read ---------------------------------------------------------------------

@@ -319,7 +319,7 @@ def test_the_next_tick_prints_what_died_on_a_cluster(far: Far) -> None:
     far.until("dead", job_id)
     wait_until(lambda: events(far.project.log(), "job.dead"))
     printed = far.project.tick()
-    told = f"cronjobs: a job of executor cluster is dead: job {job_id} far.hopeless: GiveUp: no such thing"
+    told = f"cronjobs: a job is dead: job {job_id} far.hopeless: GiveUp: no such thing"
     assert told in printed.stdout + printed.stderr
 
 

@@ -27,8 +27,8 @@ from support.explained import world as world
 
 from cronjobs import Snooze
 from cronjobs.engine.database import tables
+from cronjobs.engine.rules.occurrences import CRON_RAN
 from cronjobs.engine.schedules import materialise
-from cronjobs.engine.schedules.decide import CRON_RAN
 from cronjobs.testing import FakeClock
 
 pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
@@ -205,14 +205,20 @@ def test_skipped_for_a_full_queue_names_the_command_that_makes_up_for_it(world: 
     assert "1 job enqueued" in world.cronjobs(*command.split()[1:]).out
 
 
-def test_nobody_is_told_to_run_again_what_cron_ran(world: World) -> None:
-    world.file(s='cron: "15 2 * * *"')
-    world.tick(utc("2026-03-03T02:10:00"))
+@pytest.mark.parametrize("grace", ["", ", grace: 1m"])
+def test_nobody_is_told_that_what_cron_ran_did_not_run(world: World, grace: str) -> None:
+    world.file("job_types: {t.work: {retry: {max_attempts: 1}}}\n", s='cron: "15 2 * * *"' + grace)
+    world.tick(utc("2026-03-02T02:10:00"))
+    world.plan = [fail()]
+    world.tick(utc("2026-03-02T02:15:10"))
     world.go(utc("2026-03-03T02:20:00"))
     assert materialise.skip_runs_of_cron(world.database, lambda _: None, ["s"])
     told = world.ask("s")
     assert told.verdict == "skipped"
-    assert told.steady[1:] == [f"It was skipped: {CRON_RAN}."]
+    assert told.steady[1] == f"It was skipped: {CRON_RAN}."
+    assert "backfill" not in told.text
+    world.tick(utc("2026-03-03T05:00:00"))
+    assert [found["kind"] for found in world.cronjobs("status", "--json").json["findings"]] == ["dead"]
 
 
 def test_skipped_for_a_job_that_is_pruned_since(world: World) -> None:

@@ -260,18 +260,26 @@ def test_a_paused_schedule_hides_no_job_that_was_put_off(world: World, scope: st
     assert world.found() == {"not_run": ("s00000",)}
 
 
-def test_each_schedule_that_a_finding_names_has_its_own_command(world: World) -> None:
-    first, second = world.schedules(2)
+@pytest.mark.parametrize("more", [0, 1, 2])
+def test_each_schedule_that_a_finding_names_has_its_own_command(world: World, more: int) -> None:
+    """A further command lists the missed runs of the schedules that the finding only counts."""
+    first, second, *others = world.schedules(2 + more)
     missed = world.now - 3 * HOUR
     snoozes = world.job(schedule="s00001", run_at=world.now + HOUR, scheduled_for=world.now - 2 * HOUR)
     world.ledger(first, (3 * HOUR, "missed", None))
     world.ledger(second, (2.5 * HOUR, "missed", None), (2 * HOUR, "enqueued", snoozes))
+    for other in others:
+        world.ledger(other, (1.5 * HOUR, "missed", None))
+    at = (world.now - 1.5 * HOUR).isoformat()
     with world.database.read() as connection:
         found = {each.kind: each for each in troubles(look(connection, world.settings, JobTypes()), world.settings)}
     backfill = f"cronjobs backfill s00000 --from {missed.isoformat()} --to {missed.isoformat()}"
-    assert found["missed"].command == f"{backfill}; cronjobs explain {snoozes}"
+    third = f"; cronjobs backfill s00002 --from {at} --to {at}" if more else ""
+    rest = f"; cronjobs history --outcome missed --since {missed.isoformat()}" if more == 2 else ""
+    assert found["missed"].command == f"{backfill}; cronjobs explain {snoozes}{third}{rest}"
+    named = "s00000, s00001" + (", s00002" if more else "") + (" and 1 more" if more == 2 else "")
     assert found["missed"].text == (
-        f"s00000, s00001 missed 2 runs, and no later run succeeded; job {snoozes} of s00001 was put off"
+        f"{named} missed {2 + more} runs, and no later run succeeded; job {snoozes} of s00001 was put off"
     )
     assert found["missed"].job_id is None
 

@@ -15,6 +15,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.database.tables import jobs
 from cronjobs.engine.schedules import backfill as fill
 from cronjobs.engine.schedules.backfill import Filling, ScheduleBusy, UnknownSchedule
+from cronjobs.engine.schedules.materialise import skip_runs_of_cron
 from cronjobs.engine.store import operating
 from cronjobs.engine.store import schedules as store
 from cronjobs.engine.store.enqueue import NewJob, insert_jobs
@@ -119,6 +120,27 @@ def test_skipped_occurrences_can_be_filled_and_coalesced_ones_were_stood_for(yar
     yard.clock.advance(MINUTE)
     yard.tick()  # 08:06 skipped: the job of 08:05 waits
     assert [*backfill(yard, at(1), at(6)).run] == [at(6)]
+
+
+@pytest.mark.parametrize("catch_up", ["none", "latest", "all"])
+def test_no_backfill_repeats_what_cron_itself_ran(yard: Yard, catch_up: Any) -> None:
+    """An outage, then restore and swap, with cron running the line in between, then an outage again."""
+    yard.sync(yard.file(minutely(catch_up=catch_up, catch_up_within=timedelta(0), overlap="allow")))
+    yard.clock.advance(10 * MINUTE)
+    yard.tick()
+    yard.clock.advance(10 * MINUTE)
+    assert skip_runs_of_cron(yard.database, yard.events.append, ["s"])
+    yard.clock.advance(10 * MINUTE)
+    yard.tick()
+    settled = yard.ledger()
+    filling = backfill(yard, at(1), at(30))
+    due = [job.scheduled_for for job in yard.jobs()]
+    coalesced = sum(count for outcome, count, *_ in settled if outcome == "coalesced")
+    assert len(due) == len(set(due)) == 30 - 10 - coalesced
+    assert not {at(minute) for minute in range(11, 21)} & set(due)
+    assert [row for row in yard.ledger() if row[0] == "skipped"] == [("skipped", 10, at(11), at(20))]
+    assert len(filling.run) + filling.done == sum(row[1] for row in yard.ledger()) == 30
+    assert filling.not_in_force == 0
 
 
 def test_a_past_from_before_the_schedule_was_there_can_be_filled(yard: Yard) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 from support.hosts import Host, put
-from support.lost import MINUTE, claim_as_a_tick, claim_without_a_policy, forget, paying, row
+from support.lost import GONE, MINUTE, claim_as_a_tick, claim_without_a_policy, forget, paying, row
 
+from cronjobs import events
 from cronjobs.engine.config.settings import JobTypeSettings, RetryChanges, RunSettings, ScheduleSettings
 from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import job_runs, ticks
 from cronjobs.engine.database.tables import jobs as jobs_table
 from cronjobs.engine.database.tables import schedules as schedules_table
 from cronjobs.engine.jobs import job_types, registry
@@ -22,6 +24,7 @@ from cronjobs.engine.jobs.job_types import policy_of
 from cronjobs.engine.rules.ending import running_row
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy, read_policy
 from cronjobs.engine.store import leases, operating
+from cronjobs.engine.tick.unreported import Unreported
 from cronjobs.model import RetryPolicy, TimedOut, duration
 from cronjobs.testing import FakeClock
 
@@ -72,6 +75,52 @@ def test_a_last_try_that_timed_out_is_dead_although_nobody_here_knows_its_type(
     host.tick()
     found = row(host, job.id)
     assert (found.status, found.failures, found.policy) == ("dead", 1, None)
+
+
+@pytest.mark.parametrize("how", ["lost", "timed out"])
+def test_a_death_has_the_same_cause_in_the_tick_s_event_and_on_the_row(
+    host: Host, clock: FakeClock, ran: list[str], how: str
+) -> None:
+    job_id = put(host.database, job_type="pay.once" if how == "lost" else "pay.single")
+    [job] = claim_as_a_tick(host)
+    if how == "timed out":
+        with host.database.write() as connection:
+            leases.record_overdue(connection, [running_row(job, TimedOut("still running"), MINUTE, "1")])
+    clock.advance(2 * MINUTE)
+    host.tick()
+    [dead], found = host.said("job.dead"), row(host, job_id)
+    on_the_row = events.job_died_unreported(job_id, found.job_type, found.error_type, found.last_error)
+    assert events.death_cause(dead) == events.death_cause(on_the_row)
+
+
+@pytest.mark.parametrize(("killed_ticks", "worker"), [(0, None), (0, "dask tcp://w1"), (1, None), (3, "dask tcp://w1")])
+def test_a_tick_reports_each_death_of_killed_ticks_once(
+    host: Host,
+    clock: FakeClock,
+    ran: list[str],
+    killed_ticks: int,
+    worker: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The runner is gone, too, but did not record that its attempt was lost, unless it is an executor's supervisor."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    lost = [put(host.database, job_type="pay.once") for _ in range(3)]
+    claim_as_a_tick(host)
+    for _ in range(killed_ticks):
+        host.tick()
+    clock.advance(2 * MINUTE)
+    with host.database.read() as connection:
+        begun = list(connection.execute(select(ticks.c.tick)).scalars())
+    host.tick()
+    assert len(begun) == killed_ticks
+    with host.database.write() as connection:
+        connection.execute(update(job_runs).values(worker=worker))
+    for runner in (GONE, *(f"alpha:another-boot:1:1:0:{tick}" for tick in begun)):
+        Unreported(host.settings.file, runner).begin()
+    host.events.clear()
+    host.tick(unreported=Unreported(host.settings.file, "alpha:b:1:1:0:this"))
+    assert [dead.facts["job_id"] for dead in host.said("job.dead")] == (lost if killed_ticks or worker else [])
 
 
 @pytest.mark.parametrize("knows", [True, False], ids=["known", "unknown"])

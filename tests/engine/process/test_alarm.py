@@ -23,7 +23,7 @@ from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import as_database_error
 from cronjobs.engine.run_due.cron_mail import CronMail
 from cronjobs.engine.tick import mail_throttle as alarm_module
-from cronjobs.engine.tick.mail_throttle import Alarm, leave_message, take_messages
+from cronjobs.engine.tick.mail_throttle import Alarm, leave_end, leave_message, take_messages
 from cronjobs.errors import (
     CommitUnconfirmed,
     CommitUnknown,
@@ -200,6 +200,31 @@ def test_a_channel_that_fails_is_mailed_once_although_ticks_between_its_retries_
     assert [each.partition(": ")[2].split()[:2] for each in said] == [["alert.not_sent", "channel=ops"]]
 
 
+def test_a_success_that_a_process_left_to_the_next_tick_ends_a_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    settings = Settings(file=tmp_path / "cronjobs.yaml", folder=tmp_path)
+    alarm = Alarm(settings.file)
+
+    def tick(*left: Event) -> tuple[int, list[str]]:
+        for event in left:
+            leave_end(settings, event)
+        kept = len(list(tmp_path.rglob("word-*")))
+        mail = CronMail(settings.file, throttle=True)
+        mail.print_causes(mail.reporter(None, talk=False))
+        mail.send()
+        return kept, alarm.over((), SYSTEM.now() + timedelta(hours=2))
+
+    well = Event("job.succeeded", {"job_id": 9, "job_type": "mail.send"})
+    assert tick(well) == (0, []), "no tick waits for it"
+    for number in (1, 2):
+        assert tick(dead(number)) == (1, [])
+    kept, [said] = tick(well)
+    assert kept == 1
+    assert said.partition(": ")[2].startswith(death_cause(dead(1)))
+
+
 def test_a_cause_is_printed_before_it_is_recorded_as_printed(alarm: Alarm) -> None:
     def killed(_untold: int) -> None:
         raise KeyboardInterrupt
@@ -240,8 +265,9 @@ def test_one_line_names_all_job_types_that_became_unknown(
     assert line.endswith(" (and 12 more like this)")
 
 
+@pytest.mark.parametrize("died_in", ["a tick", "a process that left it to the next tick"])
 def test_a_cause_is_named_with_its_first_death_and_its_other_deaths_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], died_in: str
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     config = tmp_path / "cronjobs.yaml"
@@ -251,11 +277,18 @@ def test_a_cause_is_named_with_its_first_death_and_its_other_deaths_are_counted(
         mail = CronMail(config, throttle=True)
         reporter = mail.reporter(None, talk=False)
         for event in deaths:
-            reporter.note(event)
+            if died_in == "a tick":
+                reporter.note(event)
+            else:
+                leave_end(Settings(file=config, folder=tmp_path), event)
         at_once = capfd.readouterr().err.splitlines()
         mail.print_causes(reporter)
         mail.send()
-        return at_once, capfd.readouterr().err.splitlines()
+        at_the_end = capfd.readouterr().err.splitlines()
+        if died_in == "a tick":
+            return at_once, at_the_end
+        named = [line for line in at_the_end if "a job is dead" in line]
+        return named, at_the_end[len(named) :]
 
     refused = [dead(number, error="mailbox unknown") for number in (2, 4)]
     at_once, at_the_end = tick(dead(1), refused[0], dead(3), refused[1], *(dead(number) for number in range(5, 16)))
@@ -377,7 +410,7 @@ def test_where_no_folder_can_be_written_nothing_is_stored(tmp_path: Path, monkey
     monkeypatch.setenv("HOME", str(tmp_path / "none"))
     monkeypatch.setenv("TMPDIR", "/proc/none")
     leave_message(Path("/srv/shop/cronjobs.yaml"), "job 1 died")
-    assert take_messages(Path("/srv/shop/cronjobs.yaml")) == []
+    assert take_messages(Path("/srv/shop/cronjobs.yaml")) == ([], [])
 
 
 def test_no_link_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,7 +430,7 @@ def test_no_link_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (mine / f"{name}.{os.getpid()}").symlink_to(precious)
     assert Alarm(config, mine).worth_mailing("a", NOW)
     leave_message(config, "job 1 died")
-    assert take_messages(config) == []
+    assert take_messages(config) == ([], [])
     assert precious.read_text() == "keep me"
 
 
@@ -408,7 +441,7 @@ def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, monkeyp
         os.mkfifo(tmp_path / name)
     assert Alarm(config, tmp_path).worth_mailing("a", NOW)
     leave_message(config, "job 1 died")
-    assert take_messages(config) == []
+    assert take_messages(config) == ([], [])
 
 
 def test_a_word_is_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,8 +449,8 @@ def test_a_word_is_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     config = Path("/srv/shop/cronjobs.yaml")
     for number in range(3):
         leave_message(config, f"job {number}\ndied")
-    assert take_messages(config) == [f"job {number}\\ndied" for number in range(3)]
-    assert take_messages(config) == []
+    assert take_messages(config) == ([f"job {number}\\ndied" for number in range(3)], [])
+    assert take_messages(config) == ([], [])
 
 
 # --- failures before the tick begins ----------------------------------------------------------------------------------
