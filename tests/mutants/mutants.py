@@ -2807,6 +2807,20 @@ MUTANTS = (
         ("tests/engine/process/test_alarm.py::test_a_tick_that_finds_a_killed_tick_reports_its_deaths_once",),
     ),
     Mutant(
+        "a killed lingering tick leaves no trace",
+        "cronjobs/engine/probe/linger.py",
+        "    trace.leave()\n",
+        "",
+        ("tests/engine/process/test_idle_tick.py::test_the_next_tick_records_a_killed_lingering_tick",),
+    ),
+    Mutant(
+        "a lingering tick in another container counts as killed",
+        "cronjobs/engine/tick/tick_row.py",
+        "        if not rebooted and not is_gone(runner, self.identity):\n",
+        "        if not rebooted and is_gone(runner, self.identity) is False:\n",
+        ("tests/engine/unit/tick/test_unreported.py::test_only_a_lingering_tick_that_is_surely_gone_gets_a_row",),
+    ),
+    Mutant(
         "an idle tick does not look for killed ticks",
         "cronjobs/engine/probe/fast_path.py",
         "quiet = quiet and all(map(is_alive, (_kept(",

@@ -48,7 +48,7 @@ class State:
                 # A process with the same pid, which was killed, may have left this file behind.
                 os.unlink(fresh, dir_fd=folder)
             try:
-                _put(folder, fresh, os.O_CREAT | os.O_EXCL, content)
+                state_files.put(folder, fresh, os.O_CREAT | os.O_EXCL, content)
                 os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
             # The file cannot be written, for example because the disk is full.
             except OSError:
@@ -57,19 +57,14 @@ class State:
     def append(self, name: str, text: str) -> bool:
         """Append *text* to the file. Return whether it was stored."""
         with suppress(OSError), self._opened(make=True) as folder:
-            _put(folder, name, os.O_CREAT | os.O_APPEND, text.encode(errors="replace"))
+            state_files.put(folder, name, os.O_CREAT | os.O_APPEND, text.encode(errors="replace"))
             return True
         return False
 
     def take(self, name: str) -> str | None:
         """Read and delete the file. If two processes take the same file at once, only one of them gets the content."""
         with suppress(OSError), self._opened() as folder:
-            taken = f"{name}.{os.getpid()}"
-            os.rename(name, taken, src_dir_fd=folder, dst_dir_fd=folder)
-            try:
-                content = state_files.read_file(folder, taken)
-            finally:
-                os.unlink(taken, dir_fd=folder)
+            content = state_files.take(folder, name)
             return None if content is None else content.decode(errors="replace")
         return None
 
@@ -86,9 +81,3 @@ class State:
             yield descriptor
         finally:
             os.close(descriptor)
-
-
-def _put(folder: int, name: str, flags: int, content: bytes) -> None:
-    descriptor = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o600, dir_fd=folder)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)

@@ -54,7 +54,7 @@ def _settle(arguments: Sequence[str]) -> int | None:
         if inputs is None:
             return None
         # A full tick is needed if an alarm may have ended, if a message waits to be printed, or if a killed tick may
-        # have recorded deaths.
+        # have recorded deaths, or lingered.
         quiet = all(_is_quiet(_kept(descriptor, inputs[name])) for name in ("alarm", "alarm_of_file"))
         quiet = quiet and _kept(descriptor, inputs["word"]) is None
         quiet = quiet and all(map(is_alive, (_kept(descriptor, inputs["unreported"]) or b"").decode().splitlines()))
@@ -71,7 +71,7 @@ def _settle(arguments: Sequence[str]) -> int | None:
         if lingers:
             from cronjobs.engine.probe.linger import stay_here
 
-            return stay_here(probe.look_again, inputs, arguments, begun=begun, idle=idle)
+            return stay_here(probe.look_again, inputs, arguments, begun=begun, idle=idle, place=place_here())
         return 0 if idle else None
     finally:
         probe.close()

@@ -12,7 +12,7 @@ import sys
 import time
 from _signal import SIG_DFL, SIG_IGN, SIGALRM, SIGHUP, SIGINT, SIGTERM, getsignal, signal  # type: ignore[import-not-found]
 
-from cronjobs.engine.probe import timer
+from cronjobs.engine.probe import kernel_facts, state_files, timer
 from cronjobs.engine.probe.repeated_signals import RepeatedSignals
 
 TYPE_CHECKING = False
@@ -41,14 +41,21 @@ KILLED = (
 )
 # The timer of this process fires this much later than the timer of a full tick that this process started.
 AFTER_CHILD_S = 0.8
+# These signals ask this process to end.
+ASKING = (SIGTERM, SIGINT, SIGHUP)
+# If another process is rewriting the file of our line, wait for it this often, and this long each time.
+TRIES = 50
+PAUSE_S = 0.01
+# In the last field of our line, this separates a random text and when the tick began.
+BEGAN = "-"
 
 
 def stay_here(
-    look: Callable[[], str | None], inputs: Inputs, arguments: Sequence[str], *, begun: float, idle: bool
+    look: Callable[[], str | None], inputs: Inputs, arguments: Sequence[str], *, begun: float, idle: bool, place: str
 ) -> int:
     """Stay until the tick that began at *begun* must end, and return the exit code.
 
-    *idle* is True if the first look found nothing to do.
+    *idle* is True if the first look found nothing to do. *place* is the beginning of this process's ``locked_by``.
     """
     now = time.monotonic()
     until = timer.deadline(
@@ -60,16 +67,75 @@ def stay_here(
     # The deadline also applies if no process can be started, and this process becomes the full tick.
     timer.give(until)
     timer.stand_at(until + timer.PAST_DEADLINE_S + AFTER_CHILD_S)
-    return stay(
-        look,
-        lambda: full_tick(arguments, until),
-        found=None if idle else "?",
-        until=until,
-        room_s=max(LEAST_S, min(START_TIMES * (now - begun), MOST_SHARE * (until - now))),
-        poll_s=float(inputs["linger_s"]),
-        monotonic=time.monotonic,
-        sleep=time.sleep,
-    )
+    trace = Trace(inputs["unreported"], place, time.time() - (now - begun))
+    trace.leave()
+    try:
+        return stay(
+            look,
+            lambda: full_tick(arguments, until),
+            found=None if idle else "?",
+            until=until,
+            room_s=max(LEAST_S, min(START_TIMES * (now - begun), MOST_SHARE * (until - now))),
+            poll_s=float(inputs["linger_s"]),
+            monotonic=time.monotonic,
+            sleep=trace.sleep,
+        )
+    finally:
+        trace.remove()
+
+
+class Trace:
+    """This process's line in the file of unreported ticks (``tick.unreported``).
+
+    This process may have no row in the database. If it is killed, the next tick finds the line and records a row for
+    it. The last field of the line ends with when this tick began, in seconds since 1970.
+    """
+
+    def __init__(self, name: str, place: str, began: float) -> None:
+        pid = os.getpid()
+        started = kernel_facts.process_started(pid) or "0"
+        self._name = name
+        self._line = f"{place}{pid}:{started}:{os.urandom(6).hex()}{BEGAN}{int(began)}\n".encode(errors="replace")
+        self._folder: int | None = None
+
+    def leave(self) -> None:
+        """Add the line. If it cannot be stored, this tick lingers all the same."""
+        try:
+            self._folder = state_files.open_folder(state_files.folder_here())
+            state_files.put(self._folder, self._name, os.O_CREAT | os.O_APPEND, self._line)
+        except OSError:
+            self._folder = None
+
+    def remove(self) -> None:
+        """Remove the line, and keep the lines of other processes."""
+        folder, self._folder = self._folder, None
+        if folder is None:
+            return
+        for _ in range(TRIES):
+            lines: list[bytes] = []
+            try:
+                lines = (state_files.take(folder, self._name) or b"").splitlines(keepends=True)
+                if left := b"".join(line for line in lines if line != self._line):
+                    state_files.put(folder, self._name, os.O_CREAT | os.O_APPEND, left)
+            except OSError:
+                pass
+            # If our line is not in the file, another process has taken the lines and is about to put ours back.
+            if self._line in lines:
+                break
+            time.sleep(PAUSE_S)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep. A signal that asks this process to end first removes the line, because then it is not killed."""
+        before = _listening(self._end)
+        try:
+            time.sleep(seconds)
+        finally:
+            _restore(before)
+
+    def _end(self, number: int, _frame: object) -> None:
+        self.remove()
+        signal(number, SIG_DFL)
+        os.kill(os.getpid(), number)
 
 
 def stay(
@@ -128,11 +194,7 @@ def full_tick(arguments: Sequence[str], until: float) -> int:
             except ProcessLookupError:
                 pass
 
-    before = {}
-    for number in (SIGTERM, SIGINT, SIGHUP):
-        # The signal may be ignored, for example because nohup sets SIG_IGN. Keep ignoring it.
-        if getsignal(number) != SIG_IGN:
-            before[number] = signal(number, pass_on)
+    before = _listening(pass_on)
     # With -P, Python does not import from the working directory. Leave -P out only if this process itself imports from
     # there.
     safe = () if getattr(sys.modules["__main__"], "__spec__", None) else ("-P",)
@@ -145,10 +207,20 @@ def full_tick(arguments: Sequence[str], until: float) -> int:
             os.kill(child, asked[-1])
         _, status = os.waitpid(child, 0)
     finally:
-        for number, handler in before.items():
-            signal(number, SIG_DFL if handler is None else handler)
+        _restore(before)
     ended = os.waitstatus_to_exitcode(status)
     code = 128 - ended if ended < 0 else ended
     if ended == -SIGALRM:
         os.write(2, KILLED)
     return 128 + asked[-1] if asked and code in GOES_ON else code
+
+
+def _listening(handler: Callable[[int, object], None]) -> dict[int, object]:
+    """Call *handler* for the signals that ask this process to end. Return their previous handlers."""
+    # A signal may be ignored, for example because nohup sets SIG_IGN. Keep ignoring it.
+    return {number: signal(number, handler) for number in ASKING if getsignal(number) != SIG_IGN}
+
+
+def _restore(before: dict[int, object]) -> None:
+    for number, handler in before.items():
+        signal(number, SIG_DFL if handler is None else handler)

@@ -112,3 +112,22 @@ def read_file(folder: int, name: str) -> bytes | None:
             return None
         content = file.read(LONGEST + 1)
     return content if len(content) <= LONGEST else None
+
+
+def put(folder: int, name: str, flags: int, content: bytes) -> None:
+    """Write *content* to a file in an open folder, opened with *flags*. Raises OSError."""
+    descriptor = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o600, dir_fd=folder)
+    with open(descriptor, "wb") as file:
+        file.write(content)
+
+
+def take(folder: int, name: str) -> bytes | None:
+    """Read and delete a file in an open folder. If two processes take the same file at once, only one of them gets the
+    content. Raises OSError.
+    """
+    taken = f"{name}.{os.getpid()}"
+    os.rename(name, taken, src_dir_fd=folder, dst_dir_fd=folder)
+    try:
+        return read_file(folder, taken)
+    finally:
+        os.unlink(taken, dir_fd=folder)

@@ -183,7 +183,11 @@ class Tick(TickContext):
         return Recovery(self)
 
     def _report_deaths(self) -> None:
-        """Report the deaths that killed ticks recorded. Perhaps a killed tick had already reported some of them."""
+        """Report the deaths that killed ticks recorded. Perhaps a killed tick had already reported some of them.
+
+        Of a killed tick that lingered, record the row, so that everyone sees a tick without an end. Do this before this
+        tick's own row is written, because the row with the highest id counts as the host's last tick.
+        """
         unreported = self.unreported
         if unreported is None or not (killed := unreported.killed()):
             return
@@ -194,6 +198,9 @@ class Tick(TickContext):
                 found = deaths_of(connection, runner)
             for job in found:
                 self.emit(events.job_died_unreported(job.id, job.job_type, job.error_type, job.last_error))
+            if (row := self.row.of_lingering(runner, self.clock.now())) is not None:
+                with self.database.write() as connection:
+                    ticks.begin_tick(connection, row)
             unreported.reported(runner)
 
     def _recover(self) -> None:

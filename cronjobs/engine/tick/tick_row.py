@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
-from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.host.identity import Identity, is_gone
+from cronjobs.engine.probe.kernel_facts import UNKNOWN
+from cronjobs.engine.probe.linger import BEGAN
 from cronjobs.engine.store import ticks
 from cronjobs.engine.store.alerts import look_soon
 from cronjobs.engine.tick.result import Result
@@ -77,6 +79,32 @@ class TickRow:
         self.written = True
         if ends["did"]:
             look_soon(connection)
+
+    def of_lingering(self, runner: str, host_now: datetime) -> dict[str, Any] | None:
+        """Return the row of the lingering tick that left the line *runner* (``probe.linger.Trace``) and was killed.
+
+        Return None if *runner* did not linger, or if this host cannot prove that it has ended. *host_now* is the
+        time now on this host's clock.
+        """
+        killed = Identity.parse(runner)
+        if killed is None or self.started_at is None or not (began := killed.tick.partition(BEGAN)[2]).isdecimal():
+            return None
+        boots = {killed.boot_id, self.identity.boot_id}
+        rebooted = killed.host == self.identity.host and len(boots) == 2 and UNKNOWN not in boots
+        if not rebooted and not is_gone(runner, self.identity):
+            return None
+        return {
+            "tick": killed.tick,
+            "host": killed.host,
+            "boot_id": killed.boot_id,
+            "pid": killed.pid,
+            "version": __version__,
+            "config": self.config,
+            "fingerprint": self.fingerprint,
+            "schedules_on": int(self.schedules_on),
+            "started_at": self.started_at - max(timedelta(0), host_now - datetime.fromtimestamp(int(began), UTC)),
+            "did": {"runner": runner},
+        }
 
     def _facts(self, connection: Connection) -> dict[str, Any]:
         return {

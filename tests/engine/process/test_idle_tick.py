@@ -349,6 +349,27 @@ def test_a_signal_ends_an_idle_lingering_tick_within_a_second(lingering: Project
 
 @pytest.mark.slow
 @pytest.mark.either
+@pytest.mark.parametrize("due", [0, 1])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_next_tick_records_a_killed_lingering_tick(lingering: Project, number: signal.Signals, due: int) -> None:
+    for _ in range(due):
+        lingering.add("t.quick")
+    tick = lingering.start()
+    until(lambda: lingering.value("SELECT count(*) FROM cronjobs_ticks WHERE ended IS NOT NULL") == 2)
+    tick.send(number)
+    tick.wait()
+    killed = [tick.process.pid] if number == signal.SIGKILL else []
+    for _ in range(2):
+        assert lingering.tick("--limit", "9").wait() == 0
+        assert [pid for (pid,) in lingering.sql("SELECT pid FROM cronjobs_ticks WHERE finished_at IS NULL")] == killed
+    [last] = lingering.sql("SELECT ended FROM cronjobs_ticks ORDER BY id DESC LIMIT 1")
+    assert last == ("nothing is due",), "the host's last tick has ended"
+    assert lingering.value("SELECT count(*) FROM cronjobs_ticks") == 4 + len(killed)
+    assert not [*lingering.folder.rglob("unreported-*")]
+
+
+@pytest.mark.slow
+@pytest.mark.either
 def test_a_signal_reaches_the_full_tick_of_a_lingering_one(lingering: Project) -> None:
     lingering.add("t.gated")
     tick = lingering.start()

@@ -101,8 +101,9 @@ def test_a_busy_host_leaves_more_room_for_a_start(
     monkeypatch.setattr(linger, "stay", lambda *_, **facts: seen.update(facts) or 0)
     monkeypatch.setattr(linger, "timer", SimpleNamespace(**vars(timer) | {"give": void, "stand_at": void}))
     monkeypatch.setattr(linger, "time", SimpleNamespace(monotonic=lambda: 100.0, time=lambda: 60_030.0, sleep=void))
-    inputs: Any = {"budget_s": "55", "every_s": "60", "linger_s": "1"}
-    linger.stay_here(lambda: None, inputs, [], begun=100 - took_s, idle=True)
+    inputs: Any = {"budget_s": "55", "every_s": "60", "linger_s": "1", "unreported": "unreported"}
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/no state folder")
+    linger.stay_here(lambda: None, inputs, [], begun=100 - took_s, idle=True, place="alpha:b:1:")
     assert seen["room_s"] == pytest.approx(room_s)
 
 

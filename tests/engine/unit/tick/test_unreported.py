@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cronjobs import clock
+from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.host.state_folder import State
+from cronjobs.engine.tick.tick_row import TickRow
 from cronjobs.engine.tick.unreported import Unreported
 
 CONFIG = Path("/srv/shop/cronjobs.yaml")
@@ -56,3 +62,32 @@ def test_a_tick_whose_line_was_not_stored_does_not_wait_for_it(folder: Path, mon
     tick = Unreported(CONFIG, "alpha:b:1:2:0:tick")
     tick.begin()
     tick.end()
+
+
+@pytest.mark.parametrize(
+    ("changes", "recorded"),
+    [
+        ({}, True),
+        ({"boot_id": "before"}, True),
+        ({"boot_id": "-"}, False),  # unknown
+        ({"pid_namespace": "another container"}, False),
+        ({"host": "beta"}, False),
+        ({"tick": "0123456789ab"}, False),  # did not linger
+        ({"pid": "own"}, False),  # is alive
+    ],
+)
+def test_only_a_lingering_tick_that_is_surely_gone_gets_a_row(changes: dict[str, Any], recorded: bool) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    here = Identity.here()
+    now = datetime(2026, 3, 2, 8, tzinfo=UTC)
+    began = int(now.timestamp()) - 60
+    gone = replace(here, pid=ended.pid, started="1", tick=f"0123456789ab-{began}")
+    runner = replace(here, tick=gone.tick) if "pid" in changes else replace(gone, **changes)
+    database_now = now + timedelta(hours=1)  # this host's clock is behind
+    row = TickRow(here, "/srv/cronjobs.yaml", schedules_on=True, started_at=database_now)
+    found = row.of_lingering(str(runner), now)
+    assert (found is not None) is recorded
+    if found is not None:
+        assert found["started_at"] == database_now - timedelta(seconds=60)
+        assert (found["pid"], found["did"]) == (ended.pid, {"runner": str(runner)})
