@@ -17,6 +17,7 @@ from cronjobs.desk.insight.kept_from_starting import did_not_start, others_work
 from cronjobs.desk.insight.same_cause import (
     SameCause,
     covered_by_type,
+    faults_of_imports,
     names_schedule,
     others_at_fault,
     recorded_faults,
@@ -191,7 +192,8 @@ def _config(
         its = {name: types.pop(name) for name, causes in list(types.items()) if not {*causes}.isdisjoint(wheres)}
         held = sum(closed.pop(prefix) for prefix in list(closed) if any(_names_limit(w, prefix) for w in wheres))
         stops_all = (refused or useless) and text in map(str, settings.problems)
-        if stops_all and refused:
+        dies = bool(faults_of_imports(wheres)) and health.dies_importing(every)
+        if (stops_all and refused) or dies:
             held = sum(
                 queue.due for queue in (*health.waiting.queues.values(), health.waiting.others) if not queue.paused
             )

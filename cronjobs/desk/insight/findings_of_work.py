@@ -143,6 +143,8 @@ def _late(health: Health, run: RunSettings, same: SameCause) -> Iterator[Finding
             others = [group for group in could if (group.queue, group.job_type) not in kept.places]
             if causes:
                 why.insert(0, did_not_start("this host", causes))
+            elif health.dies_importing(run.every):
+                why.insert(0, "the last ticks were killed while importing the handlers")
             elif others or health.waiting.more_late or not kept.places:
                 why.insert(0, _why_late(others, at_work, run.workers))
         yield replace(found, text=f"{text}: {'; '.join([*kept.why, *why])}")

@@ -12,6 +12,7 @@ from cronjobs.desk.insight.kept_from_starting import Causes, others_work
 from cronjobs.desk.insight.slow_runs import SlowRun
 from cronjobs.desk.insight.waiting import QueueFacts, StrandedJobs
 from cronjobs.desk.insight.watched import Watched, last_ticking, ticking
+from cronjobs.desk.rules.tick_rows import was_importing
 from cronjobs.desk.store.failing_types import FailingType
 from cronjobs.desk.store.schedule_health import ScheduleSurvey
 from cronjobs.engine.jobs.job_types import Fault
@@ -80,6 +81,20 @@ class Health:
     def why_none_starts(self, every: timedelta) -> Causes:
         """Return why the last ticks here did not start, or () if the last tick did or another host is at work."""
         return () if others_work(every, self.ticking(every)) else self.kept_from_starting
+
+    def dies_importing(self, every: timedelta) -> bool:
+        """Return whether the last tick of each host that ticks was killed while it imported the handlers, like earlier
+        ticks there. Then no job can start.
+        """
+        at_work, killed = self.ticking(every), self.watch.killed
+        dying = (
+            tick["finished_at"] is None
+            and was_importing(tick["did"])
+            and tick["host"] in killed
+            and killed[tick["host"]].importing > 0
+            for tick in at_work
+        )
+        return bool(at_work) and all(dying)
 
     @property
     def dismissed_words(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from cronjobs.desk.store import trends
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database import tables
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.jobs.job_types import Fault, JobType, JobTypes
 from cronjobs.engine.rules.concurrency import Limit
 from cronjobs.engine.store.job_types import Loaded, record_types
 from cronjobs.engine.tick.mail_throttle import Alarm
@@ -62,7 +62,8 @@ class World:
         with self.database.write() as connection:
             known = record_types(connection, Loaded(["t.known"]))
         row = {"host": "web1", "pid": 1, "version": "0", "fingerprint": "f", "schedules_on": 1, "job_types": known}
-        self.put(tables.ticks, tick=secrets.token_hex(4), started_at=now, finished_at=now, **(row | values))
+        times = {"started_at": now, "finished_at": now}
+        self.put(tables.ticks, tick=secrets.token_hex(4), **(row | times | values))
 
     def running(self, **values: Any) -> None:
         held = {"locked_by": "web1:b:1:1:1:t", "locked_until": self.database.clock.now() + MINUTE, "attempts": 1}
@@ -498,3 +499,29 @@ def test_while_ticks_here_refuse_the_file_due_work_waits_for_the_fix(
         said = f"{problem}; nothing runs with this file; 1 due job waits because of this fault"
         assert (config.severity, config.text) == (Severity.CRITICAL, said)
         assert late.text.endswith(f"not started: ticks of this host did not start: {problem} (once)")
+
+
+@pytest.mark.parametrize("other_host", [False, True])
+@pytest.mark.parametrize("importing", [False, True])
+@pytest.mark.parametrize("fault", [False, True])
+def test_while_ticks_die_in_the_import_due_work_waits_for_the_fix(
+    database: Database, tmp_path: Path, clock: FakeClock, other_host: bool, importing: bool, fault: bool
+) -> None:
+    world = World(database, tmp_path)
+    for _ in range(4):
+        did = {"runner": "web1:b:1:1:1:t"} | ({"importing": True} if importing else {})
+        world.tick(did=did, job_types=None, finished_at=None)
+        clock.advance(MINUTE)
+    before = clock.now() - (timedelta(0) if other_host else 10 * MINUTE)
+    world.tick(host="web2", started_at=before, finished_at=before)
+    world.put()
+    hangs = Fault("module shop.jobs", "cannot be imported: ImportTimeout")
+    health = replace(world.look(), faults=(hangs,) if fault else ())
+    found = {each.kind: each for each in troubles(health, world.settings)}
+    dies = importing and not other_host
+    why = "the last ticks were killed while importing the handlers" if dies else "the last ticks recorded no reason"
+    assert found["late"].text.endswith(why)
+    assert "ending" in found
+    if fault:
+        assert found["config"].severity is (Severity.CRITICAL if dies else Severity.WARNING)
+        assert found["config"].text.endswith("; 1 due job waits because of this fault") is dies
