@@ -32,7 +32,7 @@ def database(patient: ExaminedSite) -> Diagnosis:
         why = (
             patient.unreachable or "there is no configuration and no --database-url, so there is no database to look at"
         )
-        return judge.unreachable(why, no_file=patient.no_file)
+        return judge.unreachable(why, no_file=patient.no_file, to_restore=patient.to_restore)
     name = str(patient.database.address)
     # Only the configuration file says which project is ours.
     if patient.unusable:

@@ -41,8 +41,18 @@ def database(name: str, belongs_to: str | None) -> Diagnosis:
 _REFUSED_ROLE: Final = ("does not exist", "is not permitted to log in")
 
 
-def unreachable(why: str, *, no_file: bool) -> Diagnosis:
-    """Judge a database that does not answer. *no_file* is true if the reason is that the SQLite file does not exist."""
+def unreachable(why: str, *, no_file: bool = False, to_restore: bool = False) -> Diagnosis:
+    """Judge a database that does not answer.
+
+    *no_file* is true if the SQLite file does not exist and never did. *to_restore* is true if the database is damaged,
+    or existed before and is missing, so that *why* says to restore it.
+    """
+    if to_restore:
+        return problem(
+            why,
+            "no job runs until the database is back. If its disk has to be mounted, or the URL is wrong, no job is "
+            "lost. But a restored backup has only the jobs of its time: all later ones are gone",
+        )
     if no_file:
         return problem(
             why,

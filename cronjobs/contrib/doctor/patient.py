@@ -23,7 +23,7 @@ from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.job_types import JobTypes
 from cronjobs.engine.probe.kernel_facts import host_name
 from cronjobs.engine.store.meta import require_schema
-from cronjobs.errors import ConfigError, CronjobsError
+from cronjobs.errors import ConfigError, CronjobsError, DatabaseDamaged, DatabaseVanished
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class ExaminedSite:
     database: Database | None = None
     unreachable: str = ""
     no_file: bool = False
+    to_restore: bool = False  # whether the database is damaged, or existed before and is missing
     tables: bool = False
     root: Path = Path("/")
 
@@ -85,7 +86,8 @@ def patient_of(source: Source, open_things: ExitStack) -> ExaminedSite:
         with database.read() as connection:
             connection.exec_driver_sql("SELECT 1")
     except CronjobsError as error:
-        return replace(patient, unreachable=str(error))
+        to_restore = isinstance(error, DatabaseDamaged | DatabaseVanished)
+        return replace(patient, unreachable=str(error), to_restore=to_restore)
     patient = replace(patient, database=database)
     try:
         with database.read() as connection:

@@ -29,7 +29,9 @@ from cronjobs.contrib.doctor.examine import CHECKS, Examination
 from cronjobs.contrib.doctor.patient import ExaminedSite
 from cronjobs.desk.crontab import block, program
 from cronjobs.engine.database import tables
+from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.host.known_databases import remember
 from cronjobs.engine.jobs import registry
 
 pytestmark = pytest.mark.either  # tests of what is shown and typed; other tests run the statements on both databases
@@ -447,6 +449,20 @@ def test_without_a_database_all_else_is_examined(surgery: Surgery) -> None:
     assert found["database"]["status"] == "problem"
     assert {found[name]["status"] for name in ("ticks", "schema drift", "rights", "journal mode")} == {"not applicable"}
     assert found["handlers"]["status"] == "ok"
+
+
+@pytest.mark.parametrize("what", ["unreachable", "damaged", "gone"])
+def test_only_a_database_that_may_answer_again_loses_no_job(surgery: Surgery, tmp_path: Path, what: str) -> None:
+    file = tmp_path / "spoiled.db"
+    if what == "damaged":
+        file.write_bytes(bytes(range(1, 255)) * 80)
+    elif what == "gone":
+        remember(surgery.config.parent, parse_url(f"sqlite:///{file}"))
+    url = "postgresql://127.0.0.1:1/nobody" if what == "unreachable" else f"sqlite:///{file}"
+    surgery.config.write_text(surgery.config.read_text().replace(surgery.world.url, url))
+    advice = surgery.see()["database"]["fix"]
+    assert ("no job is lost; check the address and the server" in advice) is (what == "unreachable")
+    assert ("a restored backup has only the jobs of its time" in advice) is (what != "unreachable")
 
 
 def test_without_tables_it_says_so_and_makes_none(

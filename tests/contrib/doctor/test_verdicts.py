@@ -169,6 +169,7 @@ CASES: list[tuple[str, Diagnosis, str]] = [
     # the database
     ("ok", db.database("sqlite:///a.db", None), "answers"),
     ("problem", db.unreachable("connection refused", no_file=False), "refused"),
+    ("problem", db.unreachable("existed before, but is missing now", to_restore=True), "missing"),
     ("problem", db.unreachable(f'{REFUSED}password authentication failed for user "a"', no_file=False), "password"),
     ("ok", db.locks([], NOW), "no other session"),
     ("problem", db.locks([BLOCKER], NOW), "pid 7 has locked cronjobs_jobs (application psql, user ada)"),
