@@ -401,12 +401,15 @@ def _faults(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
     ``finished_at`` is None if the fault still existed at the end of the range.
     """
     found: list[dict[str, Any]] = []
+    outages: dict[tuple[str, datetime, datetime], dict[str, Any]] = {}
     present: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     for tick in store.ticks_with_faults(connection, asked.begin, asked.end, READ_AT_MOST):
-        found += [
-            {"kind": "outage", "started_at": began, "finished_at": ended, "host": tick.host, "reason": why}
-            for began, ended, why in outages_in(tick.did)
-        ]
+        # Ticks hand on an outage that could not be recorded, so several rows may have it.
+        outages |= {
+            (tick.host, began, ended): {"kind": "outage", "started_at": began, "finished_at": ended}
+            | {"host": tick.host, "reason": reason}
+            for began, ended, reason in outages_in(tick.did)
+        }
         faults = {
             (tick.host, kind, where, why)
             for kind in ("broken", "not_loaded", "without_process")
@@ -425,7 +428,7 @@ def _faults(connection: Connection, asked: _Asked) -> list[dict[str, Any]]:
             what = f"a process for {where}" if kind == "without_process" else where
             present[fault] = span | {"host": host, "name": what, "reason": why}
             found.append(present[fault])
-    return found
+    return [*outages.values(), *found]
 
 
 def _acts(connection: Connection, asked: _Asked, now: datetime) -> list[dict[str, Any]]:

@@ -307,6 +307,9 @@ def test_when_a_tick_could_not_use_the_database_is_in_the_history(cronjobs: Cron
     # Plain SQL may have written anything.
     rows.tick("web1", ago(minutes=38), did={"outages": [7, {}, away | {"since": "2026"}, away | {"until": None}]})
     rows.tick("web1", ago(minutes=37), did={"outages": away})
+    # Each tick that fails hands on the outages before its own.
+    for minute in (36, 35):
+        rows.tick("web1", ago(minutes=minute), did={"outages": [away]})
     [outage] = [entry for entry in cronjobs("history", "--json").json if entry["kind"] == "outage"]
     assert outage == {
         "kind": "outage",
