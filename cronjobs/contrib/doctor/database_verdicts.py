@@ -71,7 +71,9 @@ def unreachable(why: str, *, no_file: bool = False, to_restore: bool = False) ->
         )
     if answer.lstrip().startswith("database ") and "does not exist" in answer:
         return problem(
-            why, f"the server answers, but has no such database: create it, or correct its name in the URL; {until}"
+            why,
+            "the server answers, but has no such database: correct its name in the URL, create it if it is new, or "
+            "restore it; no job runs until then",
         )
     return problem(why, "no job runs until the database answers, but no job is lost; check the address and the server")
 
