@@ -150,10 +150,12 @@ class ExecEvidence:
         times = self._times(due)
         since = "since" if until >= self.now else f"until {times.clock(until)}"
         was = f"{name(self.name)} was due at {times.with_utc(due)}{_by(run)}"
-        why = "Either cron did not start the crontab line, or the run's record has not reached this database"
+        there = "checks whether a cron daemon runs and whether records wait for the database"
+        why = "The line is no longer there, cron did not start it, or the run's record has not reached this database"
         return [
             f'{was}, but did not start: "cronjobs exec" recorded no run {since}.',
-            f'{why}. Run "cronjobs doctor" on the host with the crontab: it checks both.',
+            f'{why}. On the host with the crontab, see whether the crontab still has the line ("crontab -l").',
+            f'"cronjobs doctor" there {there}.',
         ]
 
     def _between(self, begin: datetime | None, end: datetime, limit: int) -> list[LatestRun]:

@@ -61,6 +61,11 @@ def test_what_the_finding_says_to_type_explains_the_run_that_did_not_come(nights
         "dump was due at 2026-03-05 02:15:00 UTC by the crontab of web1 (15 2 * * *), but did not start: "
         '"cronjobs exec" recorded no run since.'
     )
+    assert " ".join(told.found["sentences"][1:3]) == (
+        "The line is no longer there, cron did not start it, or the run's record has not reached this database. On the "
+        'host with the crontab, see whether the crontab still has the line ("crontab -l"). "cronjobs doctor" there '
+        "checks whether a cron daemon runs and whether records wait for the database."
+    )
     assert "Job 2 is a run of cronjobs exec dump" in told
 
 
