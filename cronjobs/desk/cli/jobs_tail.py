@@ -122,7 +122,7 @@ class _Follower:
         if job.locked_until < job.now:
             late = rough(job.now - job.locked_until)
             host = host_of(job.locked_by)
-            self._say(f"the job's lease on {host} ended {late} ago: the next tick will settle its outcome")
+            self._say(f"the job's lease on {host} ended {late} ago: the next tick should settle its outcome")
         if reported is None:
             return
         self._print([self.tail.live(str(job.live_output or ""), reported.output_end)])

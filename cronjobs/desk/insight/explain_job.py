@@ -527,14 +527,14 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
     stop = "; it was asked to stop" if job.cancel_requested_at else ""
     runs = "was running"
     if job.runner_gone:
-        lease = "; the process is gone, so the next tick on that host will settle the outcome"
+        lease = "; the process is gone, so the next tick on that host should settle the outcome"
     elif job.locked_until is not None and job.locked_until < now:
         over = rough(now - job.locked_until)
-        lease = f"; its lease ended {over} ago, so the next tick will settle its outcome"
+        lease = f"; its lease ended {over} ago, so the next tick should settle its outcome"
     elif job.overrun_since is not None and job.locked_until is not None:
         lease = (
             f"; its runner should have stopped it {rough(now - job.overrun_since)} ago, so the runner died or hangs. "
-            f"When its lease ends, in {rough(job.locked_until - now)}, a tick will settle its outcome"
+            f"When its lease ends, in {rough(job.locked_until - now)}, a tick should settle its outcome"
         )
     else:
         left = rough(job.locked_until - now) if job.locked_until else "no time"

@@ -61,7 +61,7 @@ class Holders:
             f'"{safe(holding.locked_by, 80)}"' if holder is None else f"process {holder.pid} on {host_of(holder.host)}"
         )
         if holding.locked_until < times.now:
-            until = f"the lease ended {times.both(holding.locked_until)}, so the next tick will settle the job"
+            until = f"the lease ended {times.both(holding.locked_until)}, so the next tick should settle the job"
         else:
             left = rough(holding.locked_until - times.now)
             until = f"the lease runs until {times.clock(holding.locked_until)}, {left} from now, or longer if renewed"

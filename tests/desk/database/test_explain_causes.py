@@ -637,7 +637,7 @@ def test_a_lease_whose_process_is_gone_is_shown_so_everywhere(world: World, monk
     monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: True)
     assert "a tick of host beta never recorded its end: it was killed" in world.cronjobs("history").out
     assert "1 tick did not start it, and never recorded an end: it was killed" in world.ask(str(left))
-    gone = "the process is gone, so the next tick on that host will settle"
+    gone = "the process is gone, so the next tick on that host should settle"
     assert f"Job {job_id} is still leased for attempt 1 on beta; {gone} the outcome." in world.ask(str(job_id))
     assert gone in " ".join(world.cronjobs("jobs", "show", str(job_id)).out.split())
     world.file('limits: {"api:": 1}\n')

@@ -409,7 +409,7 @@ def test_the_lease_of_a_runner_that_died(world: World) -> None:
     no_room(world)
     job_id = world.leave_hanging()
     world.go(utc("2026-03-02T08:03:05"))
-    assert "its lease ended 1m ago, so the next tick will settle its outcome" in world.ask(str(job_id))
+    assert "its lease ended 1m ago, so the next tick should settle its outcome" in world.ask(str(job_id))
     assert "OVERDUE: lease ended" in status(world)
     world.tick(utc("2026-03-02T08:03:10"))
     told = world.ask(str(job_id))
