@@ -12,7 +12,7 @@ from cronjobs.desk.cli import parse_values
 from cronjobs.desk.cli.known_types import known_types
 from cronjobs.desk.cli.options import JsonOption, Source, WhyOption
 from cronjobs.desk.cli.output import sentence
-from cronjobs.desk.cli.project_database import by_hand, operator, our_database
+from cronjobs.desk.cli.project_database import by_hand, jobs_database, operator, our_database
 from cronjobs.desk.insight.acking import LONGEST, USUAL, acknowledge, take_ack_back
 from cronjobs.desk.insight.finding import finding_object, together
 from cronjobs.desk.insight.findings import Finding, judge
@@ -49,7 +49,14 @@ def ack(
     job, schedule or missed run joins the finding. An ack fixes nothing: you still have to retry or dismiss the jobs, or
     fix the cause.
     """
-    with our_database(source, without_project=True) as (settings, database):
+    # A list works even while the file is broken, as "status" does.
+    lists = finding is None and not remove
+    opened = (
+        jobs_database(source, only_database=True, without_project=True, only_reads=True)
+        if lists
+        else our_database(source, without_project=True)
+    )
+    with opened as (settings, database):
         if remove:
             if finding is None:
                 raise UsageError("--remove needs a FINDING")

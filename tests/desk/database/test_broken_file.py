@@ -58,6 +58,7 @@ def test_they_read_the_url_from_what_can_still_be_read(cronjobs: Cronjobs, life:
     assert cronjobs("status", "--json").json["project"] == "shop"
     kinds = {finding["kind"] for finding in cronjobs("status", "--json").json["findings"]}
     assert kinds == {"config"}
+    assert {finding["kind"] for finding in cronjobs("ack", "--json").json} == kinds
     for command in LOOKING:
         answer = cronjobs(*command.split())
         assert answer.code == 0, (command, answer)
