@@ -54,7 +54,7 @@ def handlers(types: int, faults: Sequence[str]) -> Diagnosis:
     if not faults:
         return ok(f"the handlers are imported (job types: {types})")
     return problem(
-        f"jobs of these types wait for a host that can import them: {listed(faults)}",
+        f"this host cannot import or register these handlers, so their jobs wait for a host that can: {listed(faults)}",
         '"cronjobs check" shows the traceback. Does cron use the same Python as your app (cronjobs crontab show)?',
     )
 
