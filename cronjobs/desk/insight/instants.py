@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from zoneinfo import ZoneInfo
 
+from cronjobs.desk.insight.schedule_history import asked_on_the_clock
 from cronjobs.errors import UsageError
 from cronjobs.model import duration
 from cronjobs.text import one_line
@@ -29,6 +29,8 @@ def since_instant(text: str, now: datetime, timezone: str, option: str = "--sinc
 
 
 def iso_instant(text: str, timezone: str) -> datetime:
-    """Convert an ISO time to UTC. A time without an offset is in *timezone*. Raises ValueError or OverflowError."""
+    """Convert an ISO time to UTC. A time without an offset is in *timezone*; one that the clocks skip means the end of
+    the gap. Raises ValueError or OverflowError.
+    """
     read = datetime.fromisoformat(text.strip())
-    return (read if read.tzinfo is not None else read.replace(tzinfo=ZoneInfo(timezone))).astimezone(UTC)
+    return asked_on_the_clock(read, timezone).at if read.tzinfo is None else read.astimezone(UTC)

@@ -421,6 +421,8 @@ def test_only_so_many_hosts_are_told_and_the_newest_tick_in_any_case(database: D
         ("90m", ago(minutes=90)),
         ("7d", ago(days=7)),
         ("2026-03-29T01:30", datetime(2026, 3, 29, 0, 30, tzinfo=UTC)),
+        ("2026-03-29T02:30", datetime(2026, 3, 29, 1, 0, tzinfo=UTC)),  # skipped: the clocks go from 02:00 to 03:00
+        ("2025-10-26T02:30", datetime(2025, 10, 26, 0, 30, tzinfo=UTC)),  # comes twice
         ("2026-07-01", datetime(2026, 6, 30, 22, 0, tzinfo=UTC)),
         ("2026-07-01T02:00Z", datetime(2026, 7, 1, 2, 0, tzinfo=UTC)),
         ("2026-07-01T02:00+05:30", datetime(2026, 6, 30, 20, 30, tzinfo=UTC)),
