@@ -2886,6 +2886,13 @@ MUTANTS = (
         ("tests/engine/process/test_idle_tick.py::test_the_next_tick_records_a_killed_lingering_tick",),
     ),
     Mutant(
+        "an import that kills every tick is only a warning",
+        "cronjobs/desk/insight/findings_of_ticks.py",
+        "        dies = bool(faults_of_imports(wheres)) and health.dies_importing(every)\n",
+        "        dies = False\n",
+        ("tests/desk/database/test_late.py::test_while_ticks_die_in_the_import_due_work_waits_for_the_fix",),
+    ),
+    Mutant(
         "a lingering tick in another container counts as killed",
         "cronjobs/engine/tick/tick_row.py",
         "        if not rebooted and not is_gone(runner, self.identity):\n",
