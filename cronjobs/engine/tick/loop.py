@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -31,7 +31,7 @@ from cronjobs.engine.tick.ends import CLAIM_TOO_SLOW, STILL_HERE, EndWriter
 from cronjobs.engine.tick.hung_handlers import HungHandlers
 from cronjobs.engine.tick.long_jobs import Handovers
 from cronjobs.engine.tick.pacing import UNBEGUN_S, LoopState, Pace, wait_s, why_ended
-from cronjobs.engine.tick.result import LEASES_END, Counts, TickFilter
+from cronjobs.engine.tick.result import Counts, TickFilter
 from cronjobs.engine.tick.trouble import FAULT, Outage, PastOutage, SafetyNet
 from cronjobs.engine.tick.turn import Batch, BatchResult, Writer
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S, Unarmed, Watchdog
@@ -199,25 +199,14 @@ class Loop:
         self._report_stopping()
         self.hung.note_overdue()
         self._release_waiting()
-        tried = self.clock.monotonic()
         self._turn()
         self._lose_expired()
-        # A further try may take as long as this one did.
-        state = replace(self._state(), end_by=self.end_by - (self.clock.monotonic() - tried))
+        state = self._state()
         ended = why_ended(state)
-        if ended == LEASES_END:
-            self.ends.report_the_rest()
         if ended is None:
             self.ends.collect(min(wait_s(state), self.say_progress_s))
             self.ends.say_progress(self.say_progress_s)
         return ended
-
-    @property
-    def end_by(self) -> float:
-        """When the tick must begin to end because of its leases, so that the kernel does not have to kill it."""
-        if self.watchdog.instant >= self.deadline:
-            return math.inf
-        return self.watchdog.instant - min(EXIT_MARGIN_S, self.lease_s / 4)
 
     def _caught(self, error: Exception) -> None:
         self.net.catch(error)

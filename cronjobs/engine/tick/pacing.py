@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cronjobs.engine.execution.attempt import Attempt, Phase
-from cronjobs.engine.tick.result import LEASES_END, NOTHING_DUE, NOTHING_ELSE_DUE
+from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
 from cronjobs.engine.tick.trouble import FAULT
 
 # While jobs run and workers are free, the loop looks for new work at this interval.
@@ -73,7 +73,6 @@ class LoopState:
     success and are still within their timeouts. ``without_lease`` counts the attempts that occupy a worker without a
     lease, including ``running_on``. ``left`` is how many more jobs the caller allows. ``outage_pause_s`` is how long to
     wait after a database error, or None if there was none. ``outage_stays`` is True if waiting cannot fix that error.
-    ``end_by``: after a further try, the tick could no longer end by itself before its leases do.
     """
 
     now: float
@@ -94,7 +93,6 @@ class LoopState:
     fault: bool = False
     outage_pause_s: float | None = None
     outage_stays: bool = False
-    end_by: float = math.inf
     next_renewal: float = math.inf
     next_claim: float = 0.0
 
@@ -113,8 +111,6 @@ def why_ended(state: LoopState) -> str | None:
         return TIME_IS_UP
     if state.outage_stays and not state.holds_leases:
         return NO_WRITES
-    if state.outage_pause_s is not None and state.now + state.outage_pause_s >= state.end_by:
-        return LEASES_END
     at_work = bool(state.busy or state.handing_over or state.running_on or state.unwritten)
     if state.stopping is not None and (not at_work or state.now >= state.stop_by):
         return state.stopping

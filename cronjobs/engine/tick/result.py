@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from cronjobs.engine.rules.ending import Decided
 
 NOTHING_ELSE_DUE: Final = "nothing else is due"
-LEASES_END: Final = "the database was away for as long as the leases last"
 NOT_LOADED: Final = "not loaded"
 
 

@@ -23,7 +23,7 @@ from cronjobs.engine.store.meta import is_ours
 from cronjobs.engine.store.ticks import CLOCK_SLACK, Overview
 from cronjobs.engine.tick.context import TickContext
 from cronjobs.engine.tick.firing import Firing
-from cronjobs.engine.tick.result import LEASES_END, NOTHING_DUE, NOTHING_ELSE_DUE, Result, is_code_fault, noted_outages
+from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE, Result, is_code_fault, noted_outages
 from cronjobs.engine.tick.spare_time import SpareTime
 from cronjobs.engine.tick.watchdog import PAST_DEADLINE_S
 
@@ -83,10 +83,6 @@ class Tick(TickContext):
                 spare.before_work()
                 # The loop itself retries after errors.
                 self.try_part(self._work, retry_until=0)
-                if result.ended == LEASES_END:
-                    # Handlers may still run, so the process has to end before it could write anything else.
-                    result.stuck = True
-                    return result
                 self.try_part(self.work.note_waiting)
                 self.work.report_left_behind()
             elif seen.paused_due:

@@ -20,7 +20,6 @@ import psycopg
 import pytest
 from support.commands import until
 from support.postgres import PostgresServer
-from support.proxy import proxied, shut
 from support.ticking import Effect, Project, Tick, rivals, stop_and_go
 
 from cronjobs.clock import SYSTEM
@@ -292,32 +291,6 @@ def test_a_database_that_hangs_in_mid_tick_does_not_hold_the_tick(
     project.let_leases_end()
     assert project.tick().wait() == 0
     assert project.outcomes(job_id) == ["lost", "succeeded"]
-    assert_one_owner(project, job_id, tick)
-
-
-def test_a_tick_that_loses_the_database_for_longer_than_its_lease_ends_by_itself_and_names_it(
-    postgres_project: Project,
-) -> None:
-    project = postgres_project
-    with proxied(project.url) as proxy:
-        direct, project.url = project.url, proxy.url
-        project.configure("run: {workers: 2, lease: 6s}\n")
-        project.url = direct
-        job_id = project.add("t.gated")
-        tick = project.start("--budget", "40s")
-        until(started(project))
-        proxy.closed = True
-        shut(*proxy.sockets)
-        assert tick.wait() == 4
-        assert "cannot be reached" in tick.stderr.splitlines()[0]
-        assert "Current thread" not in tick.stderr
-        # The next tick learns from the host's state folder that the database was away, and suspects no job type.
-        proxy.closed = False
-        assert project.tick("--only", "t.quick").wait() == 0
-        assert project.outcomes(job_id) == ["lost"]
-        assert project.sql("SELECT job_type FROM cronjobs_crashing_types") == []
-        project.open()
-        assert project.tick().wait() == 0
     assert_one_owner(project, job_id, tick)
 
 

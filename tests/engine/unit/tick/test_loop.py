@@ -6,7 +6,6 @@ script has, or to the end of the wait. The database is a dictionary that can be 
 
 from __future__ import annotations
 
-import math
 import queue
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -305,7 +304,6 @@ class Engine:
         self.rows = Rows(self.clock)
         self.events: list[events.Event] = []
         self.watchdog: list[tuple[float, float]] = []
-        self.instant = math.inf  # the engine goes on past each instant, so the loop must not end because of one
         settings = Settings(Path("cronjobs.yaml"), Path(), run=RunSettings(workers=workers, **run))
         self.workers = HandDriven(workers, WorkerContext(settings), self.clock)
         retry = RetryPolicy()

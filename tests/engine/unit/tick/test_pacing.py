@@ -23,7 +23,7 @@ from cronjobs.engine.tick.pacing import (
     wait_s,
     why_ended,
 )
-from cronjobs.engine.tick.result import LEASES_END, NOTHING_DUE, NOTHING_ELSE_DUE
+from cronjobs.engine.tick.result import NOTHING_DUE, NOTHING_ELSE_DUE
 from cronjobs.engine.tick.trouble import FAULT
 from cronjobs.model import CancelledByRequest, Failed, Interrupted, Outcome, Succeeded, TimedOut
 
@@ -88,9 +88,6 @@ STATE = LoopState(now=NOW, deadline=DEADLINE, workers=2)
         ({"stopping": "SIGTERM", "busy": AT_WORK, "stop_by": 110.0, "hurry": True}, "SIGTERM, twice"),
         # the database
         ({"outage_pause_s": 0.1, "outage_stays": True}, NO_WRITES),
-        ({"outage_pause_s": 0.1, "busy": AT_WORK, "end_by": NOW + 0.1}, LEASES_END),
-        ({"outage_pause_s": 0.1, "busy": AT_WORK, "end_by": NOW + 0.2}, None),
-        ({"busy": AT_WORK, "end_by": NOW}, None),
         ({"outage_pause_s": 0.1, "outage_stays": True, "holds_leases": True}, None),
         ({"outage_pause_s": 0.1}, None),
         # a fault of ours
