@@ -18,6 +18,8 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from cronjobs.engine.tick.mail_throttle import take_messages
+from cronjobs.events import death_line
+from cronjobs.text import visible
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 # A long job's process exits with this code if its job is dead.
@@ -60,9 +62,11 @@ def main() -> None:
         left.remove(pid)
         ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     code = _worst(code, ends, bool(count_dead))
-    for word in take_messages(Path(config)):
+    lines, ends_of_jobs = take_messages(Path(config))
+    deaths = [death_line(event, Path(config)) for event in ends_of_jobs if event.name == "job.dead"]
+    for line in [*lines, *(f"a job is dead: {death}" for death in deaths)]:
         with suppress(OSError):
-            sys.stderr.write(f"cronjobs: {word}\n")
+            sys.stderr.write(f"cronjobs: {visible(line)}\n")
     sys.exit(128 + signals[-1] if signals and code != NOT_RECORDED else code)
 
 
