@@ -1437,8 +1437,15 @@ MUTANTS = (
     Mutant(
         "a killed tick that had started the job is said not to have started it",
         "cronjobs/desk/insight/job_evidence.py",
+        "if over and tick.tick != starter and not lingered:",
+        "if over and not lingered:",
+        (f"{EXPLAIN_CAUSES}::test_ticks_that_did_not_start_a_job_are_named_and_not_the_tick_that_did",),
+    ),
+    Mutant(
+        "a killed lingering tick whose full tick started the job is said not to have started it",
+        "cronjobs/desk/insight/job_evidence.py",
+        "if over and tick.tick != starter and not lingered:",
         "if over and tick.tick != starter:",
-        "if over:",
         (f"{EXPLAIN_CAUSES}::test_ticks_that_did_not_start_a_job_are_named_and_not_the_tick_that_did",),
     ),
     Mutant(

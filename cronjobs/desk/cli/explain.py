@@ -29,9 +29,8 @@ from cronjobs.desk.insight.explain_named import explain_id, explain_key, explain
 from cronjobs.desk.insight.explain_obstacles import with_obstacles
 from cronjobs.desk.insight.explain_occurrence import counts_of, explain_occurrence, summary
 from cronjobs.desk.insight.formatting import LocalTimes, safe
-from cronjobs.desk.insight.instants import since_instant
+from cronjobs.desk.insight.instants import Asked, asked_on_the_clock, since_instant
 from cronjobs.desk.insight.missing_job import NOT_COMMITTED, missing_job
-from cronjobs.desk.insight.schedule_history import Asked, asked_on_the_clock
 from cronjobs.desk.insight.watched import refusing, ticking
 from cronjobs.desk.store.explaining import job_of_key
 from cronjobs.desk.store.missing_jobs import is_enqueue_open

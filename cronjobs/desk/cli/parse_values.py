@@ -13,8 +13,7 @@ from typing import Any, Final, NoReturn
 from zoneinfo import ZoneInfo
 
 from cronjobs.desk.insight.formatting import Times
-from cronjobs.desk.insight.instants import since_instant
-from cronjobs.desk.insight.schedule_history import asked_on_the_clock
+from cronjobs.desk.insight.instants import asked_on_the_clock, since_instant
 from cronjobs.engine.command.printing import complain
 from cronjobs.engine.jobs.checking import FIRST_RUN_AT, LAST_RUN_AT
 from cronjobs.engine.rules.payload import LIMIT_DIGITS, payload_fault

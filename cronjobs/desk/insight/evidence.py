@@ -23,6 +23,7 @@ from cronjobs.desk.insight.explain_facts import (
     Standing,
     TickFacts,
 )
+from cronjobs.desk.insight.instants import Asked
 from cronjobs.desk.insight.job_evidence import (
     could_delay,
     count_of,
@@ -38,7 +39,6 @@ from cronjobs.desk.insight.job_evidence import (
 from cronjobs.desk.insight.kept_from_starting import FIRST, kept_before
 from cronjobs.desk.insight.schedule_history import (
     JUST_BEFORE,
-    Asked,
     DefinitionPeriod,
     defined,
     due_on_the_clock,

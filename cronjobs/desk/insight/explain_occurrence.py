@@ -597,6 +597,8 @@ def _grace(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
     definition, row, job = facts.decided_by, facts.ledger, facts.job
     if definition is None or definition.grace is None or facts.count != 1 or facts.first_for > facts.around.now:
         return []
+    if row is not None and row.reason == CRON_RAN:
+        return []
     over, grace = facts.last_for + definition.starts_later_by + definition.grace, duration_text(definition.grace)
     early = row is not None and _ran_early(facts, row)
     if row is not None and row.job_id is not None and not early:

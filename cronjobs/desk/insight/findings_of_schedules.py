@@ -89,16 +89,18 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause) -> It
                 text += f"; someone has since triggered job {each.awaited.id} of {each.name}, which has not ended"
             elif each.put_off is not None:
                 text += f"; job {each.put_off.id} of {each.name} was put off"
-        make_up = [*map(_make_up, shown)]
-        for outcome, part in (("missed", [*outages, *held]), ("early", early)):
-            if any(name not in named for name in part):
-                make_up.append(f"cronjobs history --outcome {outcome} --since {missing[names[0]].since.isoformat()}")
+        # A command for each schedule would be too long to type, and views cut a long command.
+        listing = [
+            f"cronjobs history --outcome {outcome} --since {missing[names[0]].since.isoformat()}"
+            for outcome, part in (("missed", [*outages, *held]), ("early", early))
+            if any(name not in named for name in part)
+        ]
         only = shown[0].awaited or shown[0].put_off if len(names) == 1 else None
         yield Finding(
             "missed",
             text,
             since=shown[0].since,
-            command=one_after_another(make_up),
+            command=one_after_another(listing or map(_make_up, shown)),
             rows=names,
             job_id=None if only is None else only.id,
             grew_at=max(each.decided_at for each in missing.values()),

@@ -350,7 +350,7 @@ def _left_unknown(health: Health) -> Iterator[Finding]:
         return
     last = found[0]
     effect = f"whether the effect {one_line(last.key, 200)} of job {last.id} happened"
-    more = f", and the same is true of {counted(len(found) - 1, 'more job')}" if len(found) > 1 else ""
+    more = f" ({counted(len(found) - 1, 'more job')} left an unknown effect, too)" if len(found) > 1 else ""
     over = _JOB_IS_OVER.get(last.status, "retention removed the job")
     text = f"nobody knows {effect}, and {over}{more}; find out, and settle the effect"
     alone = len(found) == 1 and last.status is not None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from bisect import bisect_left
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
-from cronjobs.desk.insight.schedule_history import asked_on_the_clock
 from cronjobs.errors import UsageError
 from cronjobs.model import duration
 from cronjobs.text import one_line
@@ -34,3 +36,30 @@ def iso_instant(text: str, timezone: str) -> datetime:
     """
     read = datetime.fromisoformat(text.strip())
     return asked_on_the_clock(read, timezone).at if read.tzinfo is None else read.astimezone(UTC)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The instant asked about. ``wall``: the local time asked about if it did not exist or came twice, else None."""
+
+    at: datetime
+    wall: datetime | None = None
+    exists: bool = True
+
+
+def asked_on_the_clock(wall: datetime, timezone: str) -> Asked:
+    """Convert the naive time *wall* from *timezone*. Use the first pass of a repeated hour, and the end of a gap."""
+    zone = ZoneInfo(timezone)
+    first, second = (wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+    if first == second:
+        return Asked(first)
+    if first < second:
+        return Asked(first, wall)
+    # In a gap, fold=0 uses the old offset, so it gives an instant after the clock change. fold=1 gives an instant
+    # before the change.
+    offset = first.astimezone(zone).utcoffset()
+    seconds = range(int((first - second).total_seconds()) + 1)
+    change = bisect_left(
+        seconds, True, key=lambda s: (second + timedelta(seconds=s)).astimezone(zone).utcoffset() == offset
+    )
+    return Asked(second + timedelta(seconds=change), wall, exists=False)

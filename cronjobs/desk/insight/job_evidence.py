@@ -59,6 +59,7 @@ from cronjobs.engine.crontime.zone_names import zone_exists
 from cronjobs.engine.execution.foreground_claim import WORKER, is_by_hand
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.jobs.job_types import JobType, JobTypes
+from cronjobs.engine.probe.linger import BEGAN
 from cronjobs.engine.rules.concurrency import Limit, reached
 from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN
 from cronjobs.engine.rules.progress import reported_of
@@ -367,7 +368,9 @@ def _killed(
         gone = holders.tick_is_gone(tick._mapping)
         # If nobody can check the tick's process, only a later tick of the same host shows that the tick is over.
         over = is_over(tick._mapping, around.now, budget, gone=gone) and (gone or tick.followed)
-        if over and tick.tick != starter:
+        # The full ticks of a lingering process have rows of their own. One of them may have begun the attempt.
+        lingered = BEGAN in tick.tick and bool(begun) and begun[0] - tick.started_at < budget
+        if over and tick.tick != starter and not lingered:
             killed.append(tick)
     return KilledTicks(len(killed), sum(was_importing(tick.did) for tick in killed)) if killed else None
 

@@ -5,13 +5,11 @@ Pure: the functions take rows and return spans.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from cronjobs.desk.insight.explain_facts import AuditEntry, DefinitionFacts, Existence, PauseFacts
 from cronjobs.desk.rules.schedule_names import Name, names_of
@@ -122,36 +120,6 @@ def runs_after_a_gap(when: Timing, wall: datetime | None) -> bool:
     """
     fixed = isinstance(when, CronTiming) and when.expression.fixed_time
     return fixed and wall is not None and due_on_the_clock(when, wall)
-
-
-# --- questions -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The instant asked about. ``wall``: the local time asked about if it did not exist or came twice, else None."""
-
-    at: datetime
-    wall: datetime | None = None
-    exists: bool = True
-
-
-def asked_on_the_clock(wall: datetime, timezone: str) -> Asked:
-    """Convert the naive time *wall* from *timezone*. Use the first pass of a repeated hour, and the end of a gap."""
-    zone = ZoneInfo(timezone)
-    first, second = (wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
-    if first == second:
-        return Asked(first)
-    if first < second:
-        return Asked(first, wall)
-    # In a gap, fold=0 uses the old offset, so it gives an instant after the clock change. fold=1 gives an instant
-    # before the change.
-    offset = first.astimezone(zone).utcoffset()
-    seconds = range(int((first - second).total_seconds()) + 1)
-    change = bisect_left(
-        seconds, True, key=lambda s: (second + timedelta(seconds=s)).astimezone(zone).utcoffset() == offset
-    )
-    return Asked(second + timedelta(seconds=change), wall, exists=False)
 
 
 # --- pauses -----------------------------------------------------------------------------------------------------------

@@ -974,6 +974,10 @@ def test_ticks_that_did_not_start_a_job_are_named_and_not_the_tick_that_did(
         starter: dict[str, Any] = {"tick": "x", "started_at": begun - timedelta(seconds=1)}  # it was killed later
         starter["did"] = {"runner": lease["locked_by"]}
         connection.execute(insert(tables.ticks).values(row | starter))
+        # The tick that lingered, and started *starter*.
+        lingering: dict[str, Any] = {"tick": "0123456789ab-1772438648", "started_at": begun - timedelta(seconds=2)}
+        lingering["did"] = {"runner": f"alpha:boot:1:1:1:{lingering['tick']}"}
+        connection.execute(insert(tables.ticks).values(row | lingering))
         if ended:
             over = {"status": "succeeded", "finished_at": begun, "locked_by": None, "locked_until": None}
             connection.execute(running.values(over))

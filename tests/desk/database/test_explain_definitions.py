@@ -12,7 +12,8 @@ from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 from support.postgres import OWNER
 
-from cronjobs.desk.insight.schedule_history import asked_on_the_clock, names_of_its_own
+from cronjobs.desk.insight.instants import asked_on_the_clock
+from cronjobs.desk.insight.schedule_history import names_of_its_own
 from cronjobs.desk.rules.schedule_names import names_of
 from cronjobs.engine.database import tables
 from cronjobs.engine.store.schedules import name_now
