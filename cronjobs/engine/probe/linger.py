@@ -125,7 +125,11 @@ class Trace:
             time.sleep(PAUSE_S)
 
     def sleep(self, seconds: float) -> None:
-        """Sleep. A signal that asks this process to end first removes the line, because then it is not killed."""
+        """Sleep. A signal that asks this process to end first removes the line, because then it is not killed.
+
+        A signal that arrives during a look ends this process at once and leaves the line, because a Python handler
+        would wait for a server that does not answer.
+        """
         before = _listening(self._end)
         try:
             time.sleep(seconds)
