@@ -347,6 +347,12 @@ def test_a_signal_ends_an_idle_lingering_tick_within_a_second(lingering: Project
     assert SYSTEM.monotonic() - asked < 10  # the tick's minute is not over yet
 
 
+def _catches(number: signal.Signals, status: str) -> bool:
+    """Whether the process with this /proc/PID/status has a handler for signal *number*."""
+    [caught] = re.findall(r"SigCgt:\s(\w+)", status)
+    return bool(int(caught, 16) & 1 << number - 1)
+
+
 @pytest.mark.slow
 @pytest.mark.either
 @pytest.mark.parametrize("due", [0, 1])
@@ -361,7 +367,7 @@ def test_the_next_tick_records_a_killed_lingering_tick(project: Project, number:
     process = Path(f"/proc/{tick.process.pid}")
     until(lambda: (process / f"task/{process.name}/children").read_text() == "")
     # Wait until the process sleeps, because a signal that arrives during a look ends it like SIGKILL.
-    until(lambda: int(re.findall(r"SigCgt:\s(\w+)", (process / "status").read_text())[0], 16) >> signal.SIGTERM - 1 & 1)
+    until(lambda: _catches(signal.SIGTERM, (process / "status").read_text()))
     tick.send(number)
     tick.wait()
     killed = [tick.process.pid] if number == signal.SIGKILL else []
