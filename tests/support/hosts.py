@@ -47,7 +47,7 @@ class Host:
         here = Identity.here()
         began = SYSTEM.monotonic()
         clock = self.clock
-        return Tick(
+        tick = Tick(
             settings=self.settings,
             database=self.database,
             identity=Identity(self.name, here.boot_id, here.pid_namespace, here.pid, here.started, here.tick),
@@ -62,7 +62,13 @@ class Host:
             whole_s=whole_s,
             unrecorded_before=unrecorded_before,
             unreported=unreported,
-        ).run()
+        )
+        try:
+            return tick.run()
+        finally:
+            if tick.loop is not None:
+                # A thread that waits for the next attempt would keep the last one, and with it a whole test, in memory.
+                tick.loop.workers.dismiss()
 
     def said(self, name: str) -> list[events.Event]:
         return [event for event in self.events if event.name == name]
