@@ -182,7 +182,7 @@ def over_at(state: AlertState, now: datetime) -> datetime | None:
 
 
 def is_unheard(state: AlertState) -> bool:
-    """Whether the finding ended before any message about it was delivered, so that "it is over" would confuse."""
+    """Whether the finding ended before any message about it was delivered. Then "it is over" would confuse people."""
     return state.over and not state.sent and state.failures > 0
 
 

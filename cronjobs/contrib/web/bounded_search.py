@@ -140,7 +140,7 @@ def _behind(order: ColumnElement[Any], number: ColumnElement[Any], place: Place,
 
 
 def _needed(connection: Connection, wanted: Filter) -> list[ColumnElement[Any]]:
-    """Return the columns that ``passes`` needs. Error texts are long, so they are fetched only for filters on errors."""
+    """Return the columns that ``passes`` needs. Error texts are long, so they are read only for filters on errors."""
     c = jobs.c
     plain = [c.id, c.job_type, c.status, c.queue, c.schedule, c.error_type, c.run_at, c.finished_at]
     columns = [*shown(connection, plain)]
