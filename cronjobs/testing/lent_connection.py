@@ -244,9 +244,9 @@ class LentDatabase(Database):
 
 @contextmanager
 def _joined_as_in_a_tick(connection: Connection) -> Iterator[None]:
-    """Let new ORM sessions on *connection* join its innermost savepoint. In a tick, they join the transaction.
+    """Let new ORM sessions on *connection* join its innermost savepoint. (In a tick, they join its transaction.)
 
-    By default, a session joins a transaction. But inside a savepoint, it makes a savepoint of its own, and undoes its
+    By default, a session joins a transaction, but inside a savepoint it makes a savepoint of its own, and undoes its
     writes unless it commits.
     """
 

@@ -29,7 +29,7 @@ from cronjobs.engine.store.job_types import remembered, runnable_types
 from cronjobs.engine.store.sql import database_now
 from cronjobs.errors import DatabaseError
 
-JOBS_SHOWN: Final = 3  # at most this many jobs are named per finding
+JOBS_SHOWN: Final = 3  # a message names at most this many jobs per finding
 LOOKS: Final = 3  # if facts change during each look, look at most this many times in a row
 PATIENCE_S: Final = 2.0  # how long to wait for SQLite's write lock
 

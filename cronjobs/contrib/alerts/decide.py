@@ -101,8 +101,8 @@ def compare(
 def _began_anew(episode: Episode, finding: Finding) -> bool:
     """Whether the episode ended after the last look, and the finding began again before this look.
 
-    In that case, none of the episode's rows is left, and the whole finding is newer than the episode's beginning. The
-    rows of a finding about one host prove nothing, because another host words them differently.
+    If it did, none of the episode's rows is left, and the whole finding is newer than the episode's beginning. For a
+    finding about one host the rows prove nothing, because another host words them differently.
     """
     later = finding.since is not None and finding.since > episode.began_at
     other_rows = bool(episode.rows and finding.rows) and set(episode.rows).isdisjoint(finding.rows)
@@ -177,17 +177,17 @@ def due_at(
 
 
 def over_at(state: AlertState, now: datetime) -> datetime | None:
-    """Return when to send "it is over": now, or None if no message about the finding was or is being sent."""
+    """Return when to send "it is over": now, or None if no message about the finding was sent or is being sent."""
     return now if state.sent or state.locked_until is not None else None
 
 
 def is_unheard(state: AlertState) -> bool:
-    """Whether the finding ended before any message about it was delivered, so that "it is over" would confuse."""
+    """Whether the finding ended before any message about it was delivered. Then "it is over" would confuse people."""
     return state.over and not state.sent and state.failures > 0
 
 
 def after_sending(alert: DueAlert, now: datetime) -> datetime | None:
-    """Return when to repeat a message just sent, or None if the message said that the finding is over."""
+    """Return when to repeat a message that was just sent, or None if the message said that the finding is over."""
     if alert.state.over:
         return None
     return now + silence(now - (alert.state.first_at or now))

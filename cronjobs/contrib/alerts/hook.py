@@ -69,9 +69,10 @@ class AlertHook(Hook):
         return lambda: until - context.clock.monotonic() - LEFT_FOR_MARKS_S if context.go_on() else 0.0
 
     def _alert(self, types: JobTypes | None, until: float, *, due: bool, anyway: bool) -> None:
-        """Look for findings if *due* or *anyway*, or if an open finding can end only on this host. Then send messages.
+        """Look if a look is *due*, *anyway* is true, or an open finding can end only on this host. Then send messages.
 
-        If only *due*, leave the look to another process that is looking. Stop at *until*, a monotonic instant.
+        If the look is only *due* and another process is looking, leave the look to that process. Stop at *until*, a
+        monotonic instant.
         """
         left_s = self._left_until(until)
 

@@ -61,7 +61,7 @@ def end_look(connection: Connection, token: datetime, next_at: datetime) -> bool
 
 
 def may_add(connection: Connection) -> bool:
-    """Return whether facts have changed since a look began, and no process is looking now. The next look stays due."""
+    """Return whether facts have changed since a look began and no process is looking now. The next look stays due."""
     statement = f"UPDATE {META} SET look_at = look_at WHERE id = 1 AND look_at <= {NOW} RETURNING id"
     return run(connection, statement).first() is not None
 
@@ -353,7 +353,7 @@ def newest_dead(connection: Connection, most: int) -> list[int]:
 
 
 def newest_failed(connection: Connection, schedules: Collection[str], most: int) -> list[int]:
-    """For each of at most *most* schedules, return the id of the newest job that is named in the ledger."""
+    """For each of at most *most* schedules, return the id of the newest job that the ledger names."""
     rows = run(
         connection,
         f"""

@@ -48,7 +48,7 @@ def books(
 ) -> list[Book]:
     """Return the books of the schedules due from *begin* to *end*, sorted by name.
 
-    *only* is the current or a former name of the only schedule to return. If it is None, return all schedules' books.
+    *only* is the current or a former name of the one schedule to return. If it is None, return all schedules' books.
     """
     now = database_now(connection)
     period = _period(connection, settings.retention, begin, min(end, now), now)
@@ -197,7 +197,7 @@ def _timezone(periods: Sequence[DefinitionPeriod], otherwise: str) -> str:
 
 
 def _owed(stored: StoredSchedule) -> tuple[list[tuple[datetime, datetime]], bool]:
-    """Return the spans whose occurrences a pause holds back under earlier definitions, and whether reading failed."""
+    """Return the spans that a pause holds back under earlier definitions, and whether the row was unreadable."""
     try:
         return [(piece.start, piece.end) for piece in pieces_from(stored.owed)], False
     except ValueError:

@@ -379,7 +379,7 @@ class _Bookkeeper:
 
 
 def _runs(cover: bytearray, value: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, exclusive end) of each longest stretch of *cover* in which every byte is *value*."""
+    """Yield (start, exclusive end) of each unbroken run of the byte *value* in *cover*."""
     begin = cover.find(value)
     while begin >= 0:
         end = begin

@@ -162,8 +162,8 @@ def oldest_succeeded(connection: Connection) -> datetime | None:
 def clock_set_back(connection: Connection, begin: datetime, at: datetime) -> datetime | None:
     """Return the start of the time before *at* that the clock went through twice, because it was set back.
 
-    The start is never before *begin*. Return *at* if ticks show only that a clock was set back that was at most ten
-    minutes ahead of *at*. Return None if ticks show no clock that was set back.
+    The start is never before *begin*. If the only clock that was set back had been at most ten minutes ahead of *at*,
+    return *at*. If ticks show no clock that was set back, return None.
     """
     began: datetime | None = run(connection, _LIVED_AGAIN, begin=begin, at=at).scalar()
     if began is not None:

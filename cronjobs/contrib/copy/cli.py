@@ -115,7 +115,7 @@ def copy(
 
 
 def _upgrade(typed: str | None) -> str:
-    """Return the command that creates the new database's tables. *typed* is its URL, or None if it is configured."""
+    """Return the command that creates the new database's tables. *typed* is the typed URL, or None if configured."""
     if typed is None:
         return "cronjobs db upgrade"
     if "${" not in typed:

@@ -120,7 +120,7 @@ def copy(
 def _decide(connection: Connection, mark: CopyMark | None, source: str, *, closed: bool) -> bool:
     """Return True if everything has to be copied (again), or False if only late jobs have to be copied.
 
-    Raises CopyRefused if neither copy is safe.
+    Raises CopyRefused if neither kind of copy is safe.
     """
     if mark is None:
         there = [f"{rows} in {table.name}" for table in _LIFE if (rows := store.count(connection, table))]

@@ -68,7 +68,7 @@ class Connected(NamedTuple):
 class FarAttempt:
     """An attempt given to the cluster. ``name`` is the name of its task on the cluster.
 
-    If ``adrift``, this module ignores the cluster's reports on the attempt, and only its token shows its state. If
+    If ``adrift``, this module ignores the cluster's reports, and only the attempt's token shows the attempt's state. If
     ``begun``, a guard on ``worker`` has taken the token. ``if_unbegun`` is the outcome to record if no worker took the
     token in time.
     """

@@ -41,7 +41,7 @@ class DaskCluster:
         self._futures: dict[str, Future] = {}
         self._stopping: set[tuple[int, int]] = set()  # (job, attempt) of stop calls in progress
         self._avoided: dict[str, float | None] = {}  # avoided worker → when the scheduler last heard from it
-        self._calls = ThreadPoolExecutor(1, "cronjobs-cluster-calls")  # for calls that wait for the scheduler
+        self._calls = ThreadPoolExecutor(1, "cronjobs-cluster-calls")  # runs calls that wait for the scheduler
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we report Dask's errors ourselves
 
     @property

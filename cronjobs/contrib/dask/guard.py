@@ -81,7 +81,7 @@ def _run(spec: Spec, settings: Settings, permit: HeldPermit) -> GuardReport:
     began = SYSTEM.monotonic()
     timeout = timedelta(seconds=spec.request.timeout_s)
     request = spec.starting_at(began, this_worker(), settings)
-    secrets_ = settings.secrets_of(request.job)  # this worker's, which the supervisor does not know
+    secrets_ = settings.secrets_of(request.job)  # this worker's secrets; the supervisor does not know them
     command = Command(
         argv=(),
         folder=settings.folder,

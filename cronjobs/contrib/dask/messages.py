@@ -83,7 +83,7 @@ class Spec:
 
 
 class GuardReport(NamedTuple):
-    """A guard's report. If ``said`` is "ended", it has an outcome. Otherwise this guard did not start the handler.
+    """A guard's report. If ``said`` is not "ended", this guard did not start the handler, and there is no outcome.
 
     "taken" means that another guard has the token. "cancelled" and "over" mean that nobody may take the token any more.
     "differs" means that the worker must not run the attempt. "cannot" means that the worker could not begin the

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from cronjobs.model import Failed, Outcome, Released, rough
 from cronjobs.text import ERROR_LIMIT, one_line
 
-DIFFERS_FOR: Final = timedelta(minutes=10)  # for this long, a deploy may be why a worker's code differs
+DIFFERS_FOR: Final = timedelta(minutes=10)  # a deploy may make a worker's code differ for this long
 # after this long without a difference, the next difference belongs to another deploy
 DIFFERS_AFRESH: Final = timedelta(hours=1)
 DIFFERS_AGAIN: Final = timedelta(seconds=20)  # time until the next try during a deploy

@@ -46,8 +46,8 @@ STOPPED_SHOWN: Final = 5  # for at most this many jobs, name the effect that has
 LONGEST: Final = 20_000  # a longer value is cut to this many characters
 
 
-if admin.site.index_template is None:  # keep a template of the site's own
-    # admin/index.html with a link to the pages
+if admin.site.index_template is None:  # Keep a template that the site has set.
+    # Ours is Django's admin/index.html with a link to the pages.
     admin.site.index_template = "cronjobs/admin_index.html"
 
 

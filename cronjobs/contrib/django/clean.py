@@ -99,7 +99,7 @@ class _ThreadConnections:
     def end(self, *, last: bool = False) -> list[str]:
         """Clean the connections. If *last*, the thread is about to end, so close them all.
 
-        Return a text for each transaction that was left open, which says how it was begun.
+        For each transaction that was left open, return a text that says how it was begun.
         """
         left_open = []
         for connection in connections.all(initialized_only=True):

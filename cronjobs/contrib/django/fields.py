@@ -26,7 +26,7 @@ class AnyTextField(models.TextField):
     """Text that hand-written SQL may have stored. Bytes that are not UTF-8 become replacement characters."""
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        # Not in a subquery: the outer query compares the column with text, and bytes never equal text.
+        # In a subquery, keep the text: the outer query compares the column with text, and bytes never equal text.
         return (sql if compiler.query.subquery else _undecoded(compiler.connection, sql)), params
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:

@@ -79,7 +79,8 @@ def _stage(folder: Path, url: str | None, port: int) -> Stage:
     )
     env = {"PATH": "/usr/bin:/bin", "XDG_STATE_HOME": str(folder), MARK_VARIABLE: secrets.token_hex(8)}
     if url is not None:
-        # Not as an argument, which "ps" shows to everyone. The driver may need PG… variables to complete the URL.
+        # Pass the URL in the environment, because "ps" shows arguments to everyone. The driver may need PG… variables
+        # to complete the URL.
         env |= {URL_VARIABLE: url, **{name: value for name, value in os.environ.items() if name.startswith("PG")}}
     if "PYTHONPATH" in os.environ:
         env["PYTHONPATH"] = os.environ["PYTHONPATH"]  # so that ticks run the same code as this process

@@ -16,7 +16,7 @@ from cronjobs.desk.store import exec_runs
 from cronjobs.desk.store.exec_runs import LatestRun
 from cronjobs.engine.config.settings import Settings
 
-MOST_RUNS: Final = 1500  # a day of a line that cron starts each minute
+MOST_RUNS: Final = 1500  # one day of runs, if cron starts the line each minute
 
 
 def found(connection: Connection, _settings: Settings, now: datetime) -> Findings:

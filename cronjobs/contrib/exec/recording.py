@@ -130,7 +130,7 @@ class Recording:
             os.setsid()  # so that a signal to the command's process group does not end the recorder
             signals_as_before()
             null = os.open(os.devnull, os.O_RDWR)
-            # Otherwise the reader of exec's stdout and stderr would wait for the recorder.
+            # With exec's stdout and stderr open, their reader would wait for the recorder.
             for descriptor in range(3):
                 os.dup2(null, descriptor)
             close_all_but([orders, reply])

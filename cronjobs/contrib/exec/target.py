@@ -63,7 +63,7 @@ def open_target(settings: Settings) -> Database:
     if settings.without_project:
         _make_state_folder()
     else:
-        # exec.db is not on the list of known databases: the state folder holds both, so they would vanish together.
+        # The list of known databases leaves out exec.db: both are in the state folder, so they would vanish together.
         require_still_there(settings.folder, address)
     database = Database(address, connections=1)
     try:

@@ -283,7 +283,7 @@ def _queues(connection: Connection) -> list[Metric]:
 def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Metric]:
     """Return the limits' metrics.
 
-    The scope "all" counts all running jobs under a limit. The scope "each" counts those of the busiest key.
+    The scope "all" counts all running jobs under a limit. The scope "each" counts the running jobs of the busiest key.
     """
     used = Metric(
         "cronjobs_limit_used",

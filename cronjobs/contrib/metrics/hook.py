@@ -14,7 +14,7 @@ from cronjobs.contrib.metrics.openmetrics import lines_of
 from cronjobs.engine.tick.extras import Hook, HookContext, RunSummary
 from cronjobs.errors import CronjobsError
 
-LEAST_LEFT_S: Final = 3.0  # do not write the file with less time than this left in the tick
+LEAST_LEFT_S: Final = 3.0  # with less time than this left in the tick, do not write the file
 STALE: Final = timedelta(seconds=150)  # a tick also writes a file older than this before its work
 
 

@@ -36,7 +36,7 @@ class UnfinishedRuns:
         return _sentence(self.running, "is still at work", "are still at work")
 
     def cancel(self, file: Path) -> str:
-        """Return the commands that cancel the waiting runs. Each counts them, and asks the user first."""
+        """Return the commands that cancel the waiting runs. Each command counts the runs, and asks the user first."""
         begin = f"cronjobs jobs cancel --config {quote(one_line(str(file), 300))}"
         return "; ".join(
             typed(f"{begin}{' --status queued' if name in self.running else ''} --schedule", name)

@@ -140,7 +140,7 @@ def _behind(order: ColumnElement[Any], number: ColumnElement[Any], place: Place,
 
 
 def _needed(connection: Connection, wanted: Filter) -> list[ColumnElement[Any]]:
-    """Return the columns that ``passes`` needs. Error texts are long, so only filters on errors get them."""
+    """Return the columns that ``passes`` needs. Error texts are long, so they are read only for filters on errors."""
     c = jobs.c
     plain = [c.id, c.job_type, c.status, c.queue, c.schedule, c.error_type, c.run_at, c.finished_at]
     columns = [*shown(connection, plain)]
@@ -316,7 +316,7 @@ ACTS_READ: Final = 5_000
 
 
 def done_so_far(connection: Connection, bulk: Bulk, of: Mapping[str, str]) -> Counter[str]:
-    """Count, by actor, the jobs that a change has changed so far. *of* is the filter in its audit entries."""
+    """Count, by actor, the jobs that a change has changed so far. *of* is the filter in the change's audit entries."""
     done: Counter[str] = Counter()
     for row in _acts(connection, bulk, of, audit.c.subject == "jobs"):
         done[row.actor] += len(row.detail.get("ids", ()))

@@ -74,8 +74,8 @@ class Step:
             as_of = datetime.fromisoformat(given.get("as_of", ""))
         except ValueError:
             raise BadRequest("the form's as_of is not an instant") from None
-        # The change leaves jobs alone that died after as_of, because it may already have retried them. With an as_of in
-        # the future, it would retry such jobs again and again.
+        # The change leaves alone the jobs that died after as_of, because it may already have retried them. With an
+        # as_of in the future, it would retry such jobs again and again.
         if as_of.tzinfo is None or as_of > now:
             raise BadRequest("the form's as_of has no time zone, or is in the future")
         below = _number(given.get("below", str(upper)))

@@ -148,7 +148,7 @@ class Server(TcpWSGIServer):
 
 
 class StderrHandler(logging.Handler):
-    """Prints each error that waitress logs as one line, without the request's address, which may hold private data."""
+    """Prints one line for each error that waitress logs, without the request's address, which may hold private data."""
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None

@@ -170,7 +170,7 @@ def not_run_since(
 
 
 def newest_begin(connection: Connection, kind: str, most: int, since: datetime, until: datetime) -> datetime:
-    """Return *since*, or the instant of the *most*-th newest row of this *kind* if there are more rows.
+    """Return *since* or, if there are more than *most* rows of this *kind*, the instant of the *most*-th newest.
 
     *kind* is "attempt" or "occurrence".
     """
@@ -259,11 +259,11 @@ def named_jobs(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[st
 def spans_at_work(
     connection: Connection, ids: Sequence[int], since: datetime
 ) -> dict[int, list[tuple[datetime, datetime | None]]]:
-    """Map each job's id to the spans in which a cancel could only ask it to stop, if they end after *since*.
+    """Map each job's id to the spans, ending after *since*, in which the job was running.
 
-    In these spans the job was running. An end of None means that the job is still running. The last attempt of a
-    cancelled job may have another outcome, because its runner died or its handler failed first. In that case the cancel
-    itself ended the job, so that attempt's span is left out.
+    In these spans a cancel could only ask the job to stop. An end of None means that the job is still running. If the
+    last attempt of a cancelled job has another outcome (its runner died, or its handler failed), the cancel itself
+    ended the job, so the attempt's span is left out.
     """
     found: dict[int, list[tuple[datetime, datetime | None]]] = {}
     statement = f"""
@@ -282,10 +282,9 @@ def spans_at_work(
 def code_changes(
     connection: Connection, since: datetime, read_from: datetime, until: datetime, limit: int
 ) -> Sequence[Row[Any]]:
-    """Return the newest *limit* ticks since *since* that had another version or other job types than the tick before.
+    """Return the newest *limit* ticks since *since* whose version or job types differ from their host's previous tick.
 
-    Only ticks of one host are compared, and only those since *read_from* that loaded handlers. ``names`` and
-    ``old_names`` are the job types.
+    Only ticks since *read_from* that loaded handlers are compared. ``names`` and ``old_names`` are the job types.
     """
     return run(
         connection,
@@ -378,9 +377,10 @@ def gap_before_oldest(connection: Connection, retention: timedelta, gap: timedel
 def host_gaps(
     connection: Connection, since: datetime, read_from: datetime, gap: timedelta, steady: int
 ) -> Sequence[Row[Any]]:
-    """Return the gaps longer than *gap* between the ticks of one host while others ticked, if they ended after *since*.
+    """Return each host's long gaps between ticks.
 
-    Ticks from *read_from* on are read. Hosts with fewer than *steady* of these ticks are left out.
+    A gap counts if it is longer than *gap*, it ended after *since*, and other hosts ticked meanwhile. This reads ticks
+    from *read_from* on, and leaves out hosts with fewer than *steady* of them.
     """
     # Use an expression instead of the column, so that SQLite uses the index by time. With the column it would read the
     # whole index by host.

@@ -43,9 +43,9 @@ STREAM_BATCH: Final = 2000  # how many rows are in memory at once
 class Filter:
     """The filter of a list of jobs. A field that is None or () matches every job.
 
-    A job passes ``since`` if it was created, begun, failed or ended at that time or later. ``cause`` is the key of a
-    cause of death. It matches dead jobs that nobody has dealt with. ``bounded_search``, which reads a bounded number of
-    jobs, uses ``type_part``, ``error_part``, ``key`` and ``ids``.
+    A job passes ``since`` if it was created, began, failed or ended at that time or later. ``cause`` is the key of a
+    cause of death, and matches the dead jobs with that cause that nobody has dealt with. ``bounded_search``, which
+    reads a bounded number of jobs, uses ``type_part``, ``error_part``, ``key`` and ``ids``.
     """
 
     job_type: str | None = None
@@ -133,8 +133,7 @@ def _filtered(wanted: Filter, columns: Sequence[ColumnElement[Any]], limit: int)
     chosen = chosen.order_by(jobs.c.id.desc())
     if wanted.since is None and not wanted.statuses:
         return chosen
-    # Use a subquery and "+ 0". Otherwise the condition and the order by id may make either database read the whole
-    # table.
+    # Use a subquery and "+ 0". Without them, either database may read the whole table to order it by id.
     found = _of_statuses(wanted, jobs.c.id).subquery()
     newest = select(found.c.id).order_by((found.c.id + 0).desc()).limit(limit)
     return chosen.where(jobs.c.id.in_(newest))

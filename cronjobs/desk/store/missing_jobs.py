@@ -16,7 +16,7 @@ class Gap(NamedTuple):
 
     ``highest`` is the highest id ever assigned, or None if this role may not see it. ``highest_here`` is the highest id
     of an existing job. If ``in_ledger``, the ledger names the id, so a job once had it. ``made_after`` is when the job
-    with the next lower id was created, or None if there is no such job. If ``open``, another transaction that has
+    with the next lower id was created, or None if no job has a lower id. If ``open``, another transaction that has
     changed jobs is open, and may have enqueued the job.
     """
 

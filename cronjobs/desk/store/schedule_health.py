@@ -37,8 +37,7 @@ _NO_GRACE: Final = either(
       CASE WHEN length(j.definition) BETWEEN length(CAST(j.definition AS BLOB)) AND 1500 AND json_valid(j.definition)
       THEN json_type(j.definition) = 'object' AND json_type(j.definition, '$.grace_s') IS NULL ELSE 0 END""",
 )
-# The same condition as "NOT EXISTS (… {STOPS_SCHEDULE})". This form reads the pauses only once, and not for each
-# schedule.
+# The same condition as "NOT EXISTS (… {STOPS_SCHEDULE})", but this form reads the pauses once, not for each schedule.
 _FIRES: Final = f"""
       j.next_at IS NOT NULL
       AND NOT EXISTS (SELECT 1 FROM {PAUSES} p WHERE p.scope = 'all' AND {IN_FORCE})
@@ -54,8 +53,8 @@ class ScheduleSurvey:
 
     ``coming`` counts the schedules that will fire if nothing changes. ``went_badly`` are the schedules whose newest
     ledger row needs a closer look. ``doubtful`` contains these schedules, and also the schedules that are due, have a
-    ``grace``, or may have an unreadable definition. It also contains every schedule, even a retired one, with unsettled
-    occurrences of a former definition.
+    ``grace``, may have an unreadable definition, or (even if retired) have unsettled occurrences of a former
+    definition.
     """
 
     active: int = 0
@@ -66,7 +65,7 @@ class ScheduleSurvey:
 
 
 def survey(connection: Connection, runnable: Collection[str]) -> ScheduleSurvey:
-    """Read in one pass all facts for which the database must look at each schedule.
+    """Read, in one pass over all schedules, every fact that depends on each of them.
 
     *runnable* are the types that some host can run. The pass goes in order of id, not name, because the ledger rows are
     ordered by schedule id, too.

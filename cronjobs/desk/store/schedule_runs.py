@@ -29,7 +29,7 @@ EARLY: Final = "early"  # the outcome of a run that a wrong clock made before it
 
 @dataclass(frozen=True)
 class ScheduleRow:
-    """A schedule. ``paused`` says who paused the schedule, or everything, and why, if that pause is in force."""
+    """A schedule. While a pause of the schedule or of everything is in force, ``paused`` says who paused it and why."""
 
     id: int
     name: str
@@ -44,9 +44,9 @@ class RunFacts:
 
     ``outcome``: the job's status ("failed" means that it will be retried), "pruned", "early" (a wrong clock ran the job
     before it was due), or why there was no run ("missed", "skipped", "coalesced"). ``at``: when the job reached that
-    outcome. If the job is queued or pruned, or there was no run, ``at`` is when the occurrence was due. If the job ran
-    early, it ran at or before ``at``. ``took``: the last attempt's duration, if it ended and is recorded. ``count``:
-    the number of occurrences.
+    outcome. If the job is queued or pruned, or if no job was made, ``at`` is when the occurrence was due. If
+    ``outcome`` is "early", the job ran at or before ``at``. ``took``: the last attempt's duration, if it ended and is
+    recorded. ``count``: the number of occurrences.
     """
 
     outcome: str
@@ -77,7 +77,7 @@ def ran_early_ahead(connection: Connection) -> list[Row[Any]]:
 
 
 def next_due(connection: Connection, limit: int | None) -> list[int]:
-    """Return the first *limit* active schedules (all if None) by their next run, even if paused.
+    """Return the *limit* active schedules (all if None) that are due next, including paused ones.
 
     Schedules that are never due again come last.
     """
@@ -120,7 +120,7 @@ def newest_runs(connection: Connection, schedule_ids: Collection[int], rows: int
 
 
 def newest_triggered(connection: Connection, schedule_ids: Collection[int]) -> dict[int, RunFacts]:
-    """Return, by schedule id, the newest run that a person triggered. It was due when the person triggered it."""
+    """Return, by schedule id, the newest run that a person triggered. Its due time is when the person triggered it."""
     rows = run(
         connection,
         f"""
@@ -138,7 +138,7 @@ def newest_triggered(connection: Connection, schedule_ids: Collection[int]) -> d
 def longest_running(connection: Connection, schedule_ids: Collection[int]) -> dict[int, RunFacts]:
     """Return, by schedule id, the job of the schedule that has been running for longest.
 
-    Later occurrences may have been skipped or triggered since, so that job need not be among the newest runs.
+    Since it began, later occurrences may have been skipped or triggered, so it may not be among the newest runs.
     """
     rows = run(
         connection,
@@ -156,8 +156,8 @@ def longest_running(connection: Connection, schedule_ids: Collection[int]) -> di
 
 def _jobs(connection: Connection, ids: set[int]) -> tuple[dict[int, Row[Any]], Collection[int]]:
     """Return the jobs among *ids* that exist, and the dead jobs among them that retention deleted."""
-    # Find the last attempt by a subquery, since PostgreSQL may turn a join into a scan of all attempts.
-    # If a thread outlived its timeout, last_failed_at is when a tick recovered the job. Its attempt ended before that.
+    # Find the last attempt by a subquery, since PostgreSQL may turn a join into a scan of all attempts. If a thread
+    # outlived its timeout, last_failed_at is when a tick recovered the job, later than the attempt's end.
     found = run(
         connection,
         f"""

@@ -60,7 +60,7 @@ _LAST: Final = datetime.max.replace(tzinfo=UTC)
 UNDEALT: Final = UNSETTLED_DEAD_SQL
 SOME_AGO: Final = after_now(":ago_s")
 _LATER_AGO: Final = after_now(":later_s")
-# Of a job's tries, read at most the newest of this many attempts. A job that snoozed for a year has very many.
+# Read at most this many of a job's newest attempts. A job that snoozed for a year has very many.
 ATTEMPTS: Final = 100
 # A payload that does not fit costs no try.
 FAILED_TRY: Final = f"r.outcome IN ('failed', 'timed_out') AND coalesce(r.error_type, '') <> '{MISFIT}'"
@@ -84,8 +84,8 @@ NEWEST_OF_EACH: Final = either(
 class Deaths:
     """Open dead jobs (not retried or dismissed): how many, at most DEATHS_COUNTED, and since when.
 
-    ``newest`` are the ids of the jobs that died last, at most DEATHS_NAMED. ``last_of`` maps each job type to when the
-    last of these jobs died. ``unknown_effects`` are the ids of jobs among them that began an effect whose outcome is
+    ``newest`` are the ids of the jobs that died last, at most DEATHS_NAMED. ``last_of`` maps each job type to the last
+    time that one of its jobs died. ``unknown_effects`` are the ids of dead jobs that began an effect whose outcome is
     unknown.
     """
 
@@ -138,8 +138,8 @@ def further_back(
     """Return a schedule's newest *rows* ledger rows from before *before*, newest first.
 
     Occurrences that were skipped because of a job in *but*, or because of a pause, are left out. A schedule that is due
-    every minute may have a hundred thousand such rows, but each costs only one comparison. The row of the job itself
-    stays, because it may be the last success.
+    every minute may have a hundred thousand skipped occurrences, but each costs only one comparison. The rows of the
+    jobs in *but* stay, because one of them may be the last success.
     """
     ledger = run(
         connection,
@@ -242,7 +242,7 @@ def triggered_job(detail: Any) -> int | None:
 def retrying(connection: Connection) -> frozenset[int]:
     """Return the ids of active schedules with an unfinished job whose last tries failed or were lost.
 
-    A retry by a person leaves such a job queued, and proves nothing.
+    If a person retries such a job, it is queued again, but that does not prove that it will succeed.
     """
     ids = run(
         connection,
@@ -312,7 +312,7 @@ def last_fired_at(connection: Connection) -> datetime | None:
 
 
 def recorded_since(connection: Connection, host: str, *names: str) -> datetime | None:
-    """Return when this host's ticks began to record one of *names* each time.
+    """Return the beginning of the latest period in which each of this host's ticks recorded one of *names*.
 
     Return None if the last tick recorded none of them.
     """
@@ -320,7 +320,7 @@ def recorded_since(connection: Connection, host: str, *names: str) -> datetime |
 
 
 def carried_since(connection: Connection, host: str, fingerprint: str) -> datetime | None:
-    """Return when this host's ticks began to have only the file *fingerprint*.
+    """Return since when all ticks of this host have used the file *fingerprint*.
 
     Return None if the last tick had another file.
     """
@@ -347,7 +347,7 @@ def _ticks_of(connection: Connection, host: str) -> Iterator[Any]:
 
 
 def _since(ticks: Iterable[Any], holds: Callable[[Any], bool]) -> datetime | None:
-    """Return when *holds* became true of all later *ticks*, or None if it is not true of the newest tick.
+    """Return since when *holds* has been true of every tick, or None if it is not true of the newest tick.
 
     *ticks* are ordered, newest first.
     """
@@ -361,7 +361,7 @@ def _since(ticks: Iterable[Any], holds: Callable[[Any], bool]) -> datetime | Non
 
 @dataclass(frozen=True)
 class WithoutProcess:
-    """How many of a host's last ticks in a row could not start the process of a long job, and since when."""
+    """How many of a host's last ticks in a row could not start the process of a long job, and when this began."""
 
     ticks: int
     since: datetime
@@ -408,7 +408,7 @@ def overrunning(connection: Connection, now: datetime) -> list[Overrunning]:
 
 @dataclass(frozen=True)
 class Misdated:
-    """A waiting job that is due too late, because a clock was ahead when it set ``run_at``. ``status``: the job's."""
+    """A waiting job that is due too late, because ``run_at`` was set by a clock that was ahead."""
 
     job_id: int
     job_type: str
@@ -425,8 +425,8 @@ def misdated(connection: Connection, by: timedelta, job_id: int | None = None) -
     """Return waiting jobs whose ``run_at`` was set by a clock more than *by* ahead, earliest due first.
 
     Such a job has a recorded time later than now: the end of its last attempt or, if the job never began and was due at
-    once, its creation. A job whose occurrence is not due yet is left out: run now, it would only be early again. With
-    *job_id*, look only at this job.
+    once, its creation. A job whose occurrence is not due yet is left out: if it ran now, it would only be early again.
+    With *job_id*, look only at this job.
     """
     of_run, of_job = ("", "") if job_id is None else ("r.job_id = :job_id AND", "WHERE n.id = :job_id")
     # Compare the occurrence in the outer query. In the inner query, PostgreSQL may read all jobs by their due times.
@@ -460,7 +460,7 @@ NUMBER_IMPORTING: Final = "count(CASE WHEN CAST(t.did AS text) LIKE '%\"importin
 
 @dataclass(frozen=True)
 class Killed:
-    """How many ticks of a host began no more than ``within`` ago and did not end, and since when this has happened.
+    """How many ticks of a host began no more than ``within`` ago and were killed, and when the first of them began.
 
     ``importing`` of them were importing the handlers.
     """
@@ -542,7 +542,7 @@ def in_force_since(connection: Connection, fingerprint: str) -> datetime | None:
 
 
 def configs_between(connection: Connection, ago: timedelta, until: timedelta) -> dict[str, dict[str, bool]]:
-    """Map hosts to the files, by path, with which their ticks began between now - *ago* and now - *until*.
+    """Map each host to the files (by path) of its ticks that began between now - *ago* and now - *until*.
 
     The value says whether the last tick with that file left the file's definitions for later (the tick's
     ``fingerprint`` is NULL).

@@ -31,7 +31,7 @@ def entries(
     """Return the newest *limit* entries that pass the filter, oldest first. A filter that is None passes all entries.
 
     The subject of "define" and "retire" is a schedule's name. The subject of "pause" includes the scope: "queue mail".
-    *about* is a name without its kind. *until* is the first instant that does not pass.
+    *about* is a name without its kind. Only entries before *until* pass.
     """
     conditions = [
         *([] if actions is None else [audit.c.action.in_(list(actions))]),
@@ -41,7 +41,7 @@ def entries(
         *([] if since is None else [audit.c.at >= since]),
         *([] if until is None else [audit.c.at < until]),
     ]
-    # The actions' index narrows the rows before they are sorted. Without actions, only the order by id needs no sort.
+    # With actions, their index leaves few rows to sort. Without actions, order by id, because that needs no sort.
     order = [audit.c.id.desc()] if actions is None else [audit.c.at.desc(), audit.c.id.desc()]
 
     def query(with_json: bool) -> Select[Any]:

@@ -18,7 +18,7 @@ ENDS_READ: Final = 2000
 CAME_READ: Final = 2000  # read at most this many new jobs in each queue
 
 _TREND_FROM: Final = after_now(f"-{WINDOW.total_seconds():.0f}")
-# Use the index of ended jobs, where each status has a range of its own.
+# Use the index of ended jobs, in which the jobs of each status are together.
 _ENDED_LATELY: Final = " UNION ALL ".join(
     f"""SELECT * FROM (SELECT e.status, e.queue, e.run_at, e.started_at, e.finished_at FROM {JOBS} e
         WHERE e.status = '{status}' AND e.finished_at IS NOT NULL AND e.finished_at >= {_TREND_FROM}

@@ -12,8 +12,8 @@ from cronjobs.engine.store.meta import qualified
 def roles_left_behind(connection: Connection, relations: Collection[str]) -> dict[str, list[str]]:
     """Map each role that may read the audit trail, but not all *relations*, to the relations that it may not read.
 
-    "db grants" lets a role that may read the audit trail read every relation. So the relations that such a role may not
-    read were created by later migrations.
+    If "db grants" lets a role read the audit trail, it lets the role read every relation. So the relations that such a
+    role may not read were created by later migrations.
     """
     rows = connection.execute(
         text(

@@ -41,9 +41,9 @@ RUN_SECONDS: Final = either(
 MOST_QUEUES: Final = 1000  # list at most this many queues, and sum up the rest
 MOST_GROUPS: Final = 1000  # read at most this many groups of due jobs, by queue and type
 
-# If a job's claims are released this often in a row, that is no accident.
+# If runners release a job's claims this often in a row, there is a lasting cause.
 OFTEN_RELEASED: Final = 3
-# True if the runner gave a reason when it released the last claim. The release then also put the job's due time off.
+# True if the runner gave a reason when it released the last claim. Such a release also made the job due later.
 _PUT_OFF: Final = f"j.status = 'queued' AND j.attempts >= {OFTEN_RELEASED} AND j.last_failed_at >= j.started_at"
 
 # Any enqueuer can invent queues and types, so no command lists all of them. The commands sum up the rest.
@@ -106,7 +106,7 @@ def waiting_by_queue(connection: Connection) -> WaitingQueues:
 
 
 class OftenReleased(NamedTuple):
-    """Jobs of one queue and type whose claims runners released again and again, each time with a reason.
+    """Jobs of one queue and type that runners claimed and released again and again, each time with a reason.
 
     ``created_at`` is when the oldest of these jobs was made. ``times``: how often one of them was released in a row.
     ``error`` is the last reason for one of them.
@@ -123,8 +123,8 @@ class OftenReleased(NamedTuple):
 def often_released(connection: Connection, late: timedelta, limit: int) -> list[OftenReleased]:
     """Return waiting jobs whose last claims were all released, grouped by queue and type, the largest groups first.
 
-    Each release put the due time off, so these jobs do not look late. Jobs that have been due for *late* are left out,
-    and so are jobs whose releases have put them off for less than *late*, as a deploy may do.
+    Each release made the job due later, so these jobs do not look late. Jobs that have been due for *late* are left
+    out, and so are jobs that releases have delayed by less than *late*, as a deploy may do.
     """
     rows = run(
         connection,
@@ -149,8 +149,8 @@ def often_released(connection: Connection, late: timedelta, limit: int) -> list[
     return [OftenReleased._make(row) for row in rows]
 
 
-# Groups of known types come before groups of unknown types, and among these the group with the oldest job comes first.
-# So jobs that a stranger enqueues today cannot hide jobs that have waited longer.
+# Groups of known types come before groups of unknown types, and within each kind the group with the oldest job is
+# first. So jobs that a stranger enqueues today cannot hide jobs that have waited longer.
 _DUE_GROUPS: Final = f"""
   WITH each AS (
     SELECT w.queue, w.job_type, CAST(sum(w.due) AS bigint) AS due, CAST(sum(w.late) AS bigint) AS late,
@@ -181,9 +181,9 @@ _LATE_FROM: Final = f"""
 class DueGroups(NamedTuple):
     """Due jobs, grouped by queue and type.
 
-    A group is ``known`` if the caller knows its type. The three numbers are about the groups that were not read:
-    ``late`` counts their late jobs of known types, ``types`` their unknown types, and ``due`` the due jobs of these
-    unknown types.
+    A group is ``known`` if the caller knows its type. Three numbers sum up the groups that were not read: ``late``
+    counts late jobs of known types, ``types`` counts unknown types, and ``due`` counts the due jobs of these unknown
+    types.
     """
 
     groups: Sequence[Row[Any]]
