@@ -46,8 +46,8 @@ def start() -> None:
     except ValueError:
         _given = None
     open_standard_streams()
-    # With the default action, Ctrl-C causes no traceback before the tick has installed its own signal handler, or after
-    # it has removed the handler.
+    # Before the tick has installed its own signal handler, and after it has removed it, Ctrl-C should print no
+    # traceback. So use the default action.
     signal(SIGINT, SIG_DFL)
     signal(SIGALRM, SIG_DFL)
     pthread_sigmask(SIG_UNBLOCK, {SIGALRM})
