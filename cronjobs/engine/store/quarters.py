@@ -186,7 +186,7 @@ def _due(connection: Connection, became: Iterable[ResultSpan]) -> Callable[[Resu
     """Return a function for the quarters in which a row's occurrences were due.
 
     The function uses the schedule's present timing if that gives the row's first and last occurrence, and their number.
-    If it does not, the row comes from an earlier definition, and the function spreads the occurrences evenly.
+    Otherwise, for example for a row of an earlier definition, the function spreads the occurrences evenly.
     """
     wide = sorted({row.schedule_id for row in became if row.span})
     statement = f"SELECT s.id, s.definition FROM {SCHEDULES} s WHERE s.id {AMONG_IDS}"
