@@ -23,8 +23,8 @@ def open_database(settings: Settings) -> Database:
 def ready_database(settings: Settings, *, only_reads: bool = False) -> Database:
     """Return an open database whose tables this code can use.
 
-    If *only_reads* is True, no tables are created in a SQLite file that already has content: somebody may have dropped
-    the tables, or the file may belong to an app. In that case SchemaMissing is raised.
+    If *only_reads* is True, raises SchemaMissing for a SQLite file that has content but not our tables, instead of
+    creating them: somebody may have dropped the tables, or the file may belong to an app.
     """
     database = open_database(settings)
     try:

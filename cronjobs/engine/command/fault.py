@@ -51,7 +51,7 @@ circumstances: Final = Circumstances()
 def guarded(command: Callable[[], object]) -> None:
     """Run *command*.
 
-    A CronjobsError is printed to stderr, and determines the exit code. Any other error is a bug in cronjobs: exit 70.
+    Print a CronjobsError to stderr, and exit with its code. Any other error is a bug in cronjobs: exit with 70.
     """
     try:
         command()

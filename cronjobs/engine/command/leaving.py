@@ -88,7 +88,7 @@ def end_anyway(code: int) -> None:
 def forget_children() -> None:
     """Make multiprocessing forget its children, because its exit callback would wait for those that nobody joined.
 
-    The log has reported these processes, and they may keep running. Daemon processes are not forgotten, because
+    The log has reported these processes, and they may keep running. Do not forget daemon processes, because
     multiprocessing itself ends them.
     """
     process = sys.modules.get("multiprocessing.process")

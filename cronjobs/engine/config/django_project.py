@@ -89,7 +89,7 @@ def config_file(settings: Any) -> Path | None:
 
 
 def other_module(settings: Settings, module: str | None) -> str | None:
-    """If ``env:`` in the file names other Django settings than *module*, return what to do about it, else None.
+    """Return what to do if ``env:`` in the file names other Django settings than *module*, or None if it does not.
 
     *module* is the value of DJANGO_SETTINGS_MODULE that this process uses.
     """

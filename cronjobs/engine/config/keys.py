@@ -42,7 +42,7 @@ from cronjobs.engine.config.settings import (
 )
 from cronjobs.engine.config.yaml_nodes import Mapping, Node, Scalar
 
-# The stated default of a key that holds a mapping. The mapping's keys have defaults of their own.
+# What the reference states as the default of a mapping, whose keys have defaults of their own.
 AS_BELOW: Final = "as below"
 
 # --- run --------------------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ METRICS: Final[Keys] = {
 class Defaults(NamedTuple):
     """The values of ``defaults:``. Every command inherits ``commands``, and every schedule inherits ``schedules``.
 
-    ``bad`` lists the keys that could not be read. Entries that depend on a bad key are disabled.
+    ``bad`` lists the keys that could not be read. A bad key disables the entries that depend on it.
     """
 
     retry: RetryChanges = RetryChanges()

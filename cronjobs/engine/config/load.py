@@ -1,9 +1,9 @@
 """Read cronjobs.yaml into frozen Settings. Report all problems at once, each as file:line:column: path: message.
 
-The tables of ``keys`` define what a file may contain. A bad entry is listed in ``Settings.problems``, and only that
-entry is disabled. If the file cannot be parsed, or names no database, ConfigError is raised, and nothing runs.
-ConfigError is also raised if it could do harm to continue: if the database, the project, the environment, the schedules
-or the job types are not known.
+The tables of ``keys`` define what a file may contain. ``load`` lists a bad entry in ``Settings.problems``, and disables
+only that entry. It raises ConfigError, so that nothing runs, if the file cannot be parsed or names no database. It also
+does so if continuing could do harm: if the database, the project, the environment, the schedules or the job types are
+not known.
 """
 
 from __future__ import annotations

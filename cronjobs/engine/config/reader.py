@@ -172,7 +172,7 @@ class Reading:
         return text
 
     def masked_problems(self) -> list[Problem]:
-        """Return the problems in line order. No message should quote a value from outside the file. Mask it anyway."""
+        """Return the problems in line order. Mask values from outside the file, which no message should quote."""
         hidden = self.secrets | long_enough(self._came_in)
         found = [replace(problem, message=mask(problem.message, hidden)) for problem in self.problems]
         found.sort(key=lambda problem: (problem.file == self.file, problem.line, problem.column))

@@ -234,11 +234,11 @@ class ScheduleSettings:
     catch_up_within: timedelta = timedelta(hours=24)
     catch_up_limit: int = 100
     overlap: Overlap = "skip"
-    # If set, each job is due later by a part of this span. The part depends only on the schedule's name.
+    # If set, each job is delayed by a part of this span, which depends only on the schedule's name.
     spread: timedelta | None = None
     # With "next_occurrence", a failing job is given up if its retry would come after the schedule's next occurrence.
     retry_until: RetryUntil | None = None
-    # If no run of an occurrence has succeeded within this time after the occurrence, there is a finding.
+    # If no run of an occurrence succeeds within this time after it was due, there is a finding.
     grace: timedelta | None = None
     # This many failed tries in a row cause a finding. None means 3.
     warn_after_failures: int | None = None
@@ -304,9 +304,9 @@ class Settings:
     disabled_queues: frozenset[str] = frozenset()
     # True if the database comes from Django's settings.
     by_django: bool = False
-    # True for "cronjobs exec" without a project. It keeps its records in the state folder, where no tick reads them.
+    # True for "cronjobs exec" without a project, which keeps its records in the state folder, where no tick reads them.
     without_project: bool = False
-    # True if the caller trusts the files. A test, for example, has already run them.
+    # True if the caller trusts the files, such as a test, which has already run them.
     trusted: bool = False
     # True if ticks refuse this file. Only commands that read the database accept it.
     broken: bool = False

@@ -29,8 +29,8 @@ KEPT: Final = frozenset({"database", "schema", "env_file", "project", "environme
 def read_file(file: Path, contents: dict[Path, bytes]) -> tuple[YamlMapping | None, list[Problem]]:
     """Return the tree of *file* and its problems.
 
-    If the file has problems, but part of it can still be checked, the tree and the problems are both returned. Adds the
-    content of the file to *contents*.
+    If the file has problems, but part of it can still be checked, returns both. Adds the content of the file to
+    *contents*.
     """
 
     def problem(message: str, line: int = 0, column: int = 0) -> Problem:

@@ -6,8 +6,8 @@ the path to the file. Root and the users that ``run.trust_files`` names are trus
 only $CRONJOBS_TRUST_FILES counts, because an untrusted user who wrote that file could name anybody in it.
 
 ``require`` checks the files that the configuration reads, names and starts. This check runs before any user code, so it
-finds the modules by their names. ``import_path`` later checks every further module when the import system has found the
-module's file.
+finds the modules by their names. ``import_path`` later checks every further module as soon as the import system has
+found its file.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ MAX_DEPTH: Final = 20
 # so columns stay correct.
 UNREADABLE: Final = "\ue000"
 _MAX_REPAIRS: Final = 50
-# The limit for all repairs of one file together, in characters that are parsed again.
+# All repairs of one file together may parse at most this many characters again.
 _MAX_READ_AGAIN: Final = 5_000_000
 
 # Use libyaml if PyYAML was built with it, because libyaml is ten times as fast, and a tick reads its file every minute.
@@ -131,7 +131,7 @@ def parse(text: str) -> tuple[Node | None, list[Flaw]]:
 
 # All characters that YAML 1.2 does not call printable. We refuse them before parsing.
 _CONTROL: Final = yaml.reader.Reader.NON_PRINTABLE
-# An escape sequence must not produce one of these characters, which the text itself must not contain either.
+# Neither the text itself nor an escape sequence may give one of these characters.
 _NO_CHARACTER: Final = re.compile("[\x00\ud800-\udfff]")
 _TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 _DEEP: Final = f"values are nested deeper than {MAX_DEPTH} levels"

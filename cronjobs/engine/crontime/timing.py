@@ -37,7 +37,7 @@ _DAY_S: Final = 86_400
 _FIRST_DAY: Final = date(1, 1, 3)
 _LAST_DAY: Final = date(9999, 12, 29)
 
-# A number of occurrences in a range, the first of these occurrences, and the last.
+# How many occurrences a range has, the first of them, and the last.
 Span = tuple[int, datetime | None, datetime | None]
 
 
@@ -400,8 +400,7 @@ class _Shift:
 def _shift_near(timezone: str, day: date) -> _Shift | None:
     """Return the clock change on *day* or the day before, or None.
 
-    No earlier change can affect *day*, because the most that a clock change has ever repeated is 23 hours (in
-    Kwajalein).
+    No earlier change can affect *day*, because no clock change has ever repeated more than 23 hours (Kwajalein).
     """
     if shift := _shift(timezone, day):
         return shift

@@ -40,7 +40,7 @@ def has_odd_number(column: str) -> str:
 def lengths(name: str, condition: str, /, **longest: int) -> list[CheckConstraint]:
     """Return CHECKs that limit the lengths of columns, in bytes. Both databases count bytes in the same way.
 
-    The limits are inserted for "..." in *condition*.
+    In *condition*, "..." stands for the limits.
     """
     return [
         CheckConstraint(

@@ -72,8 +72,8 @@ HANDLER_PATIENCE_S: Final = 30.0
 class Database(OutOfReach):
     """The jobs database. ``read()`` and ``write()`` yield a connection inside a transaction.
 
-    ``clock`` is used in tests, and on SQLite, where the host's clock is the database's clock. Errors of the server or
-    the file are raised as DatabaseError, with a message of one line that contains no password.
+    ``clock`` is used in tests, and on SQLite, where the host's clock is the database's clock. Raises errors of the
+    server or the file as DatabaseError, with a one-line message that contains no password.
     """
 
     def __init__(self, address: Address, *, clock: Clock = SYSTEM, connections: int = 8) -> None:
@@ -135,8 +135,8 @@ class Database(OutOfReach):
         turns with a condition variable, and processes with flock on files beside the database. Raises DatabaseBusy
         after *patience* seconds without a turn.
 
-        On PostgreSQL, the reply to COMMIT can get lost. Then we ask the server whether it committed the transaction. If
-        we cannot ask the server, CommitUnknown is raised. Any other error means that nothing was written, and that the
+        On PostgreSQL, the reply to COMMIT can get lost. Then we ask the server whether it committed the transaction.
+        Raises CommitUnknown if we cannot ask the server. Any other error means that nothing was written, and that the
         block may be repeated.
 
         *next_in_line* is for the tick's loop. The loop gets its turn before other threads. After a lost reply we do not
@@ -245,7 +245,7 @@ class Database(OutOfReach):
         """Return whether the server committed transaction *number*.
 
         *life* identifies the time between two crashes of the server. Returns None if the server did not answer in time,
-        or if it has crashed since that *life*, because then its answer cannot be trusted.
+        or if it has crashed in the meantime, because then its answer cannot be trusted.
         """
         give_up_at = min(self.clock.monotonic() + SETTLE_S, self.give_up_at)
         while True:
@@ -329,8 +329,8 @@ def _engine(address: Address, clock: Clock, connections: int) -> Engine:
     # ``prepare_threshold`` is None: use no prepared statements. They belong to one session, and PgBouncer shares
     # sessions among its clients.
     options["connect_args"] |= {"autocommit": True, "prepare_threshold": None}
-    # Otherwise SQLAlchemy would look up the type hstore in each process before the first statement, in a separate
-    # transaction.
+    # With native hstore, SQLAlchemy would look up the type hstore in each process before the first statement, in a
+    # separate transaction.
     options["use_native_hstore"] = False
     try:
         engine = create_engine(address.url, **options)

@@ -1,8 +1,8 @@
 """Make sure that the transaction of a handler ends only with our COMMIT, which also commits the job's success.
 
-A COMMIT that we can intercept is refused, and changes nothing. We can intercept SQLAlchemy's ``commit()``, the
+We refuse a COMMIT that we can intercept, and it changes nothing. We can intercept SQLAlchemy's ``commit()``, the
 statement COMMIT in any spelling and, on SQLite, anything that is passed to the driver. We cannot intercept psycopg's
-own ``commit()``, nor "…; COMMIT" in one string. Such a COMMIT is detected only at the end of the transaction. By then,
+own ``commit()``, nor "…; COMMIT" in one string. We detect such a COMMIT only at the end of the transaction. By then,
 part of the work may have been committed without the job's success, so the job must not be retried automatically.
 """
 
@@ -42,8 +42,8 @@ class GuardedBlock:
     """A block around user code on *connection*, whose transaction has begun. Detects whether the user code ends the
     transaction.
 
-    Call ``check`` before our last statements. If the user code has ended the transaction, TransactionBroken is raised
-    by ``check``, and also when the block is left.
+    Call ``check`` before our last statements. If the user code has ended the transaction, ``check`` raises
+    TransactionBroken, and so does leaving the block.
     """
 
     def __init__(self, connection: Connection) -> None:

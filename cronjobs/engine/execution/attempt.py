@@ -59,7 +59,7 @@ class Phase(Enum):
     """The phases of an attempt in this process. Only ``InFlight.move`` changes a phase, on the loop's thread."""
 
     HELD = "held"  # leased. A worker is running the attempt, or will run it
-    # Leased. The job's own process has been asked to adopt the job, and has not answered yet.
+    # Leased. The loop has asked the job's own process to adopt the job, and has no answer yet.
     HANDING_OVER = "handing over"
     OVERDUE = "overdue"  # leased. A timeout or an interruption is recorded, but the attempt's thread is still running
     ENDED = "ended"  # leased. The attempt's end still has to be written
@@ -112,7 +112,7 @@ class Attempt:
     recorded: str | None = None
     recorded_at: float = 0.0
     is_row_due: bool = False  # True if the history row with ``recorded`` still has to be written
-    stack: str | None = None  # the stack of the attempt's thread when the timeout was noted
+    stack: str | None = None  # the stack of the attempt's thread when the loop noted the timeout
 
     # Only the attempt's worker writes these fields.
     worker: str = ""
@@ -305,8 +305,7 @@ class InFlight:
                 attempt.reporting.written(reports[job_id])
 
     def first_leased(self, *, working: bool = False) -> float:
-        """Of the leases that are held, find the one that will expire first. Return when it was last extended, or
-        infinity if no lease is held.
+        """Return when the held lease that will expire first was last extended, or infinity if no lease is held.
 
         If *working* is True, consider only attempts that have not ended.
         """

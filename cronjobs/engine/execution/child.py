@@ -5,8 +5,8 @@
 
 The program reads its request, imports the user's modules, runs the handler in the main thread, and writes the outcome.
 SIGTERM only sets the stop reason of the handler's context, because an exception in a signal handler could interrupt a
-``finally`` block. (An async handler is also cancelled, through its event loop.) A handler that does not stop is killed
-from outside.
+``finally`` block. (An async handler is also cancelled, through its event loop.) If a handler does not stop, the
+runner has it killed.
 """
 
 from __future__ import annotations

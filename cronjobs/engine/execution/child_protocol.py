@@ -1,4 +1,4 @@
-"""How a job is sent to its own process, and its outcome back: as JSON, never as pickled code.
+"""How a runner sends a job to the job's own process, and gets the outcome back: as JSON, never as pickled code.
 
 The request is the child's standard input. The answer is a file without a name, which the runner and the child have
 open. If the child must stop, the runner writes the reason into the first bytes of this file. The child writes its

@@ -19,8 +19,8 @@ class Command:
     /dev/null. ``keep_open`` lists the descriptors that the command inherits. ``max_memory`` is how many bytes of memory
     each of the command's processes may allocate. None means no limit.
 
-    ``grace`` is the time from SIGTERM to SIGKILL. If the runner shuts down, ``shutdown_grace`` is used instead, unless
-    it is None. With ``term_alone``, SIGTERM goes only to the command itself, and the processes that it started get
+    ``grace`` is the time from SIGTERM to SIGKILL. If the runner shuts down, it uses ``shutdown_grace`` instead, unless
+    that is None. With ``term_alone``, SIGTERM goes only to the command itself, and the processes that it started get
     SIGTERM after it has ended. With ``leave_running``, processes that the command leaves behind keep running if the
     command ends on its own.
 

@@ -62,7 +62,7 @@ def begin_new(
     """Insert *new* with one try and claim it in the same transaction, so that no tick can claim it first.
 
     If the job belongs to a schedule, it is recorded as triggered by *actor*. *alone* is True if no two jobs of the
-    schedule may run at once. In that case CannotRun is raised while another job of the schedule is unfinished.
+    schedule may run at once. In that case, raises CannotRun while another job of the schedule is unfinished.
     """
     with database.write() as connection:
         if alone and new.schedule is not None:

@@ -28,14 +28,14 @@ runner decides when to send signals, and the launcher finds the processes that m
   launcher frees the disk space of the file's middle.
 
 The runner sends orders. C means: send SIGTERM to the command. T means: send SIGTERM to all processes. K means: send
-SIGKILL until all are gone. If C, T or K arrives before the start, nothing is started. R is followed by eight bytes,
+SIGKILL until all are gone. If C, T or K arrives first, the launcher starts nothing. R is followed by eight bytes,
 which give the new end of the lease, in milliseconds of the monotonic clock. The launcher sends reports, as lines of
 tab-separated fields: ``failed WHERE ERRNO`` (nothing was started; WHERE is "late" if it was too late); ``started PID``;
 ``signalled NAME…``; ``exited CODE STOPPED``, where STOPPED says whether the command was signalled before it ended;
 ``left NAME…`` (processes that could not be killed). Then the stream ends.
 
-Systems other than Linux have neither subreapers nor PR_SET_PDEATHSIG, so only the command's process group is killed
-there. Every import here delays every command, so this module does without typing (4 ms), pathlib and socket.
+Systems other than Linux have neither subreapers nor PR_SET_PDEATHSIG, so the launcher kills only the command's process
+group there. Every import here delays every command, so this module does without typing (4 ms), pathlib and socket.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ import struct
 import sys
 import time
 
-# The launcher checks the output's size, and whether its parent is alive, once in this time.
+# The launcher checks the output's size, and whether its parent is alive, at this interval.
 TICK_MS = 100
 KILL_TICK_MS = 10
 # Send SIGKILL in this many rounds, which take 3 s. What survives belongs to another user, or is stuck in the kernel.

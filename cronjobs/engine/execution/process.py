@@ -60,7 +60,7 @@ LEFTOVER_PAUSE_S: Final = 0.5
 LEFTOVER_GRACE_S: Final = 2.0
 # After a handler's process has written its outcome, the process's exit callbacks get this much time.
 EXIT_GRACE_S: Final = 5.0
-# Wait this long for the launcher after SIGKILL was ordered. The launcher itself gives up after 3 s.
+# Wait this long for the launcher after ordering SIGKILL. The launcher itself gives up after 3 s.
 LAUNCHER_GRACE_S: Final = 5.0
 CHILD: Final = "cronjobs.engine.execution.child"
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
@@ -75,8 +75,8 @@ class NoRoom(Exception):
 
 
 def command_environment(base: Mapping[str, str], job: Job, deadline: datetime) -> dict[str, str]:
-    """Return *base* with the job's facts as ``CRONJOBS_…`` variables. A variable for which the job has no value is left
-    out.
+    """Return *base* with the job's facts as ``CRONJOBS_…`` variables. Leaves out variables for which the job has no
+    value.
 
     Instants are ISO 8601. ``CRONJOBS_SCHEDULED_FOR`` is in the timezone of the schedule, so that its date is the right
     day.
@@ -105,8 +105,8 @@ def run_command(command: Command, stop: StopSignal, *, clock: Clock) -> tuple[Ou
     already be starting the job. The command's result counts only if it ended before SIGTERM. An exit status 0 after
     SIGTERM may only mean that the command stopped as asked, so counting it as success could lose work.
 
-    Processes that the command leaves running are also ended, and the output names them. Such processes do not make the
-    command fail. With ``leave_running``, these processes keep running, unless the command was stopped.
+    Also ends the processes that the command leaves running, and names them in the output. They do not make the command
+    fail. With ``leave_running``, these processes keep running, unless the command was stopped.
 
     If the command could not be started, the attempt fails and is retried, because a file may be missing only while a
     deploy replaces that file. If the host had no room for a process, or the lease ended before the command could start,
@@ -132,14 +132,14 @@ def run_handler(
 ) -> tuple[Outcome, str | None]:
     """Run a Python handler in its own interpreter, by the rules for commands. Return its outcome and output.
 
-    *command* is complete except for its ``argv``, and its ``stdin`` is a ``Request``. *report* is called with the
-    handler's progress, and the instant of the monotonic clock at which we read it.
+    *command* is complete except for its ``argv``, and its ``stdin`` is a ``Request``. Calls *report* with the handler's
+    progress, and the instant of the monotonic clock at which we read it.
 
     The handler's result or exception is passed on unchanged. A result counts even after SIGTERM. Unlike an exit status
     0, a result shows that the handler was not stopped early. To make sure of that, only the handler's own process gets
     SIGTERM. If a process that the handler started with ``subprocess.run`` also got SIGTERM, the handler might not
     detect that, and might return as if all the work were done. After writing the outcome, the process has
-    ``EXIT_GRACE_S`` for its exit callbacks. Then it is killed, because a callback that hangs would delay the outcome
+    ``EXIT_GRACE_S`` for its exit callbacks. Then we kill it, because a callback that hangs would delay the outcome
     past the end of the tick. If a process ends without an outcome, it has crashed, and the failure is named after the
     signal. If the process could not be started at all, the job is released, and no try is used up.
     """
@@ -238,8 +238,8 @@ def _attend(
 ) -> _End:
     """Start *command*, unless *stop* already has a reason, and wait until none of its processes is left.
 
-    Before SIGTERM, *tell* is called with the reason. Every ``POLL_S`` seconds, *look* is called. It returns whether the
-    handler has ended.
+    Calls *tell* with the reason before SIGTERM, and *look* every ``POLL_S`` seconds. *look* returns whether the handler
+    has ended.
     """
     if stop.reason is not None:
         return _End(ProcessEnding(), stop.reason, CappedText())

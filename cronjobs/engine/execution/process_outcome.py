@@ -36,12 +36,12 @@ class ProcessEnding:
     """The launcher's reports about a process. The docstring of ``launcher`` describes them."""
 
     pid: int | None = None
-    # What could not be entered or started ("folder" or "command"), and the errno. "late" means that it was too late to
-    # start anything. None if the command was started.
+    # What the launcher could not enter or start ("folder" or "command"), and the errno. "late" means that it was too
+    # late to start anything. None if the command was started.
     failure: tuple[str, int] | None = None
     # The exit status, or the negative number of a signal. None if no end was reported.
     status: int | None = None
-    # True if the command was sent a signal before it ended.
+    # True if the launcher sent the command a signal before it ended.
     stopped: bool = False
     signalled: tuple[str, ...] = ()
     left: tuple[str, ...] = ()  # processes that could not be killed

@@ -74,8 +74,7 @@ def outcome_of(error: BaseException, attempt: Attempt, clock: Clock) -> Outcome:
 def rehearse(attempt: Attempt, clock: Clock) -> Outcome:
     """Judge a made-up error, so that the code that judges errors is loaded before a real error needs it.
 
-    A handler that has used up all memory still holds that memory when its own error is judged. At that moment no code
-    could be loaded.
+    A handler that has used up all memory still holds it when its own error is judged, so no code could be loaded then.
     """
     try:
         raise MemoryError("a rehearsal")

@@ -2,7 +2,7 @@
 
 We report these processes, but do not kill them, because we cannot know which thread started a process, nor whether it
 is meant to keep running. A tick lists them in the log when it ends, and a person decides what to do about them. (With
-``isolation: process`` they would be killed.)
+``isolation: process``, the launcher would kill them.)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The daemon threads that run attempts.
 
-The loop writes to the database. In a worker's thread, only ``ctx.transaction()`` and effects write to it. A
+Only the loop writes to the database, except that ``ctx.transaction()`` and effects write to it in a worker's thread. A
 ThreadPoolExecutor would not do: it joins its threads at exit, so a handler that never returns would keep the tick alive
 forever.
 """
@@ -127,7 +127,7 @@ class Workers:
                 attempt.let_go.wait()
 
     def _outcome_of(self, error: BaseException, attempt: Attempt) -> Outcome:
-        """Return the outcome after an error in our own code. A job whose own code had not started is released."""
+        """Return the outcome after an error in our own code. Release a job whose own code had not started."""
         if attempt.begun:
             return outcome_of(error, attempt, self.clock)
         return Released(

@@ -57,7 +57,7 @@ def undisturbed() -> threading.Lock:
 def replace_by_nothing(descriptor: int) -> None:
     """In a forked copy, close the file behind *descriptor*, but keep the number, because other code may use it.
 
-    No flock is released: the lock belongs to the open file, which the original process still has open (flock(2)).
+    This releases no flock: the lock belongs to the open file, which the original process still has open (flock(2)).
     """
     with suppress(OSError):
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)

@@ -131,8 +131,8 @@ def _launchers_of(pid: int) -> list[int]:
 
 
 def _belongs(launcher: int, now_there: str | None) -> bool:
-    """Return whether the dead process started this launcher. *now_there* is when the process that now has the dead
-    process's pid started, or None if no process has that pid.
+    """Return whether the dead process started this launcher. *now_there* is the start time of the process that now has
+    the dead one's pid, or None if no process has that pid.
     """
     started = process_started(launcher)
     return started is not None and (now_there is None or int(started) <= int(now_there))

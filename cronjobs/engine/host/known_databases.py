@@ -1,4 +1,4 @@
-"""Remember which databases existed. Otherwise an empty new file could replace a SQLite file whose disk is not mounted.
+"""Remember which databases existed, so that no empty new file replaces a SQLite file whose disk is not mounted.
 
 The user's state folder contains one note for each pair of database file and project folder. So a project in a new
 folder, for example after a reinstallation, can start with a new database at the old path without any preparation.

@@ -1,8 +1,8 @@
 """The user's state folder, where one tick leaves small files for the next tick.
 
 If the user has no home, the folder is inside the temporary folder. Anyone could create the folder there first, with
-links in it. So nothing is stored if the folder belongs to another user, or if other users can write to it. No link is
-followed.
+links in it. So we store nothing if the folder belongs to another user, or if other users can write to it, and we
+follow no link.
 """
 
 from __future__ import annotations

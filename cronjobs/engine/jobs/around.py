@@ -27,7 +27,7 @@ HOOKS: Final[dict[str, Hook]] = {}
 
 
 class CommandFailed(Exception):
-    """The exception that ``around:`` managers get if a command fails. A handler's own exception is passed on."""
+    """The exception that ``around:`` managers get if a command fails. For a handler, they get its own exception."""
 
 
 def hook(name: str) -> Callable[[Context], Manager]:

@@ -25,7 +25,7 @@ class RunSync(Protocol):
 async def run_sync_of(target: Any, called: str) -> AsyncIterator[RunSync]:
     """Yield an awaitable function that runs a sync call with the Connection or Session behind *target*.
 
-    For an AsyncEngine, a new transaction is begun, and is committed when the block ends. Raises TypeError if *target*
+    For an AsyncEngine, begins a new transaction, and commits it at the end of the block. Raises TypeError if *target*
     is not async. The message contains *called*, the name of the function that the user called.
     """
     if is_async_engine(target):

@@ -184,7 +184,7 @@ def instant_of(run_at: datetime) -> datetime:
 def key_text(key: Key, what: str = "idempotency key") -> str:
     """Return a key in its stored form: ("invoice", 42) becomes "invoice:42". *what* names the key in error messages.
 
-    Raises UsageError if a part is empty or None. Otherwise all rows whose id the database has not set yet would share a
+    Raises UsageError if a part is empty or None, so that rows whose id the database has not set yet do not all share a
     key.
     """
     parts = key if isinstance(key, tuple) else (key,)

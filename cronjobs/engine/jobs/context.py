@@ -23,7 +23,7 @@ from cronjobs.model import Job, Outcome, in_zone
 
 
 class StopSignal:
-    """A request to stop one attempt: "cancelled", "shutdown", "timeout" or "lease lost". Only the first is kept.
+    """A request to stop one attempt: "cancelled", "shutdown", "timeout" or "lease lost". Only the first counts.
 
     The loop sets the reason, and the handler's thread reads it. No lock is needed, because each of the two threads
     reads or writes only a single attribute.
@@ -180,7 +180,7 @@ class Context:
     def effect(
         self, key: str | tuple[object, ...], on_unknown: OnUnknown = "again", *, single_call: bool = False
     ) -> Effect:
-        """Open a block around an action outside the database. Once its result is recorded, the action is not repeated::
+        """Open a block around an action outside the database. Once its result is recorded, no attempt repeats it::
 
             with ctx.effect(f"invoice-email:{invoice_id}") as effect:
                 if not effect.done:
@@ -226,8 +226,8 @@ class Context:
         Leaving the block commits its work together with the job's success. After an exception, a lost lease (LeaseLost)
         or a kill, neither the work nor the success is committed. The work is what *connection* executes: Django's ORM,
         or a session of yours, uses another connection and commits by itself. For the ORM or such a session, use
-        ``finish()`` instead. An exception that is raised after the block is stored in the history, but has no other
-        effect. On SQLite the block holds the only write lock, and is rolled back after 2 s (TransactionTooLong).
+        ``finish()`` instead. If the handler raises an exception after the block, the history stores it, but it has no
+        other effect. On SQLite the block holds the only write lock, and is rolled back after 2 s (TransactionTooLong).
         Entering the block calls ``check()``. Use effects and steps before the block, not inside it.
         """
         return self._end("ctx.transaction()").transaction(lambda: self.result)

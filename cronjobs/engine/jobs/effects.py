@@ -229,9 +229,8 @@ class Ledger:
     def record(self, key: str, result: Any) -> None:
         """Record that the effect was done. Raises EffectNotRecorded or LeaseLost.
 
-        The effect is recorded even if the attempt has lost its lease, because the effect did happen. But if a newer
-        attempt has begun the effect again, nothing is recorded. In either case, LeaseLost stops a handler whose lease
-        is gone.
+        Records the effect even if the attempt has lost its lease, because the effect did happen. But if a newer attempt
+        has begun the effect again, records nothing. In either case, LeaseLost stops a handler whose lease is gone.
         """
         written, note = result_json(result)
         if note:
@@ -371,7 +370,7 @@ class Effect:
 
     def did_nothing(self) -> None:
         """Declare that this attempt did nothing, for example because a provider refused at once. Call this method, then
-        raise.
+        raise an exception.
 
         If an exception then leaves the block, the effect counts as never begun. So do not make another call in the same
         block: leave the block, and enter it again. An effect that was unknown before stays unknown, because this

@@ -141,7 +141,7 @@ def enqueue(
         priority: from 0 (first) to 9 (last).
         idempotency_key: text, or a tuple such as ("invoice", order.id). A second call with the same key creates no
             second job and returns the first job's id, even after that job has run. All job types share the same keys.
-            If the first job has another type, a warning is logged.
+            If the first job has another type, the call logs a warning.
         concurrency_key: ``limits:`` in the file use this key to limit how many jobs run at once.
         max_attempts: the number of failures after which the job is dead. If None, the job type decides.
         timeout: how long one attempt may take: seconds, "90s" or a timedelta. If None, the job type decides.
@@ -226,11 +226,11 @@ def enqueue_many(
     Returns one result per row, in order.
 
     A row is a payload, or a payload and its own options: ``({"invoice_id": 7}, {"idempotency_key": ("invoice", 7)})``.
-    Other *options* apply to all rows. If several rows have the same key, only the first of these rows is used, or with
+    Other *options* apply to all rows. If several rows have the same key, only the first of them counts, or with
     ``on_conflict="replace"`` only the last. New ids ascend in the order of *rows*. But on PostgreSQL, rows with a key
     come first, in the order of their keys (``call:9`` before ``call:10``), so that two concurrent calls cannot
     deadlock. If a queue is full and drops jobs, it accepts the first rows that fit. If a full queue does not drop jobs,
-    the whole call is refused, and nothing is written.
+    it refuses the whole call, and nothing is written.
     """
     _require(target, "enqueue_many", job_type, schema)
     return _enqueue(target, _rows(job_type, rows, options), on_conflict, schema, wait)

@@ -99,9 +99,7 @@ class HandlerPayload:
         return "" if self._rest is not None else next((name for name in names if name not in self._checks), "")
 
     def takes_as_it_is(self, payload: Mapping[str, Any]) -> bool:
-        """Return whether the names, and the classes of the values, are enough to show that the payload fits. This is a
-        fast path.
-        """
+        """A fast path: return whether the names, and the classes of the values, already show that the payload fits."""
         plain = self._plain
         for name, value in payload.items():
             if value.__class__ not in plain.get(name, _NOTHING):

@@ -44,7 +44,7 @@ Place = str | int  # a job's key, or its index in the call if it has no key
 
 
 class Inserted(NamedTuple):
-    """The result for one of the jobs in a call. If ``id`` is None, the queue was full and the job was dropped.
+    """The result for one of the jobs in a call. If ``id`` is None, a full queue dropped the job.
 
     ``had_key`` is the type of the job that had the same key before the call, or None if no job had the key.
     """
@@ -62,7 +62,7 @@ DROPPED: Final = Inserted(None, False, None)
 class Writing:
     """Inserts the jobs of one call, as rows made by ``row_of``. If a row is locked, the next ``write`` tries it again.
 
-    ``dropped`` counts, per queue, the jobs that were dropped because the queue was full.
+    ``dropped`` counts, per queue, the jobs that the full queue dropped.
     """
 
     def __init__(self, rows: Sequence[dict[str, Any]], on_conflict: OnConflict) -> None:

@@ -58,7 +58,7 @@ class JobType:
     max_memory: int | None = None  # in bytes; only for a process
     on_shutdown: OnShutdown = "release"
     on_lost: OnLost = "retry"
-    # With "each", each outcome is committed before the worker starts another job.
+    # With "each", the loop commits each outcome before the worker starts another job.
     durable: Durable = "group"
     exit_codes: ExitCodes = field(default_factory=ExitCodes)  # for commands
     # If False, nobody chose the timeout: it is the default, and does not show how long the work takes.

@@ -71,8 +71,8 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 # A handler that passes its payload on to another function, as a Django task does, has this attribute. Its value is a
-# function that gets a payload whose names fit the handler. It returns why the payload does not fit the other function,
-# or None.
+# function. Given a payload whose names fit the handler, it returns why the payload does not fit the other function, or
+# None.
 INNER_FAULT: Final = "cronjobs_inner_fault"
 
 

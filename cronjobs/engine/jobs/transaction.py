@@ -46,7 +46,7 @@ class OwnTransaction:
 
     @contextmanager
     def transaction(self, result: Callable[[], Any]) -> Iterator[Connection]:
-        """Open a transaction on the jobs database. At its end, *result* is called, and returns the job's result.
+        """Open a transaction on the jobs database. At its end, call *result* for the job's result.
 
         Raises LeaseLost or TransactionTooLong instead of committing.
         """

@@ -18,8 +18,8 @@ def did_nothing(error: BaseException, handled_before: BaseException | None = Non
     """Return whether every root cause of *error* is a refused connection or a host name that does not resolve.
 
     A timeout or a lost connection anywhere in the chain means that the call may have arrived. *handled_before* is the
-    error that was being handled when the block was entered. That error is ignored, because it does not show what the
-    block did.
+    error that the handler was already handling as it entered the block. Ignore that error, because it does not show
+    what the block did.
     """
     found = list(_chain(error, handled_before))
     first = [each for each, is_first in found if is_first]

@@ -128,8 +128,8 @@ class Probe:
         idle, answers, holders = self._connected().look(self.facts())
         if idle and (holders is None or self._all_alive(holders)):
             return None
-        # A tick that is working holds no lease at times. So a holder that disappears and returns must not change the
-        # text. The end of its process must change the text.
+        # At times, a working tick holds no lease. So the text must not change if a holder disappears and returns, but
+        # only if its process ends.
         holding = holders.split("\n") if holders else []
         self._holders = {each for each in (*self._holders, *holding) if each in holding or is_alive(each)}
         return " ".join([str(answers), *sorted(f"{each} {is_alive(each)}" for each in self._holders)])

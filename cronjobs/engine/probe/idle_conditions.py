@@ -17,7 +17,7 @@ WRONG_CLOCK_S = 86_400
 MANY_QUEUES = 5000
 NOTHING_DUE = "nothing is due"
 
-# The statuses are written as literals. With parameters, the planner could not use the partial index.
+# The statuses are literals, because with parameters the planner could not use the partial index.
 WAITING = "status IN ('queued', 'failed')"
 # The error type of an attempt whose payload does not fit the handler.
 MISFIT = "SignatureMismatch"
@@ -38,8 +38,7 @@ _NEXT_BRANCH = either(
                 ORDER BY j.queue, j.priority LIMIT 1),
                (SELECT j.priority FROM {JOBS} j WHERE j.{WAITING} AND (j.queue, j.priority) > (b.queue, b.priority)
                 ORDER BY j.queue, j.priority LIMIT 1)""",
-    # No row comparison on SQLite: for a row comparison, SQLite would use only the first column of the index, and scan
-    # the whole queue.
+    # Do not use a row comparison on SQLite: it would use only the first column of the index, and scan the whole queue.
     sqlite=f"""
                coalesce((SELECT j.queue FROM {JOBS} j WHERE j.{WAITING} AND j.queue = b.queue
                          AND j.priority > b.priority LIMIT 1),
@@ -85,7 +84,7 @@ SCHEDULE_DUE = f"""
          AND NOT EXISTS (SELECT 1 FROM {PAUSES} p WHERE p.skip = 0 AND {STOPS_SCHEDULE}))
        OR j.owed IS NOT NULL AND (j.seen_until > {NOW}
          OR NOT EXISTS (SELECT 1 FROM {PAUSES} p WHERE {STOPS_SCHEDULE})))"""
-# The audit entry "sync" is written when the whole file has been applied. A sync that takes several transactions first
+# A sync writes the audit entry "sync" when it has applied the whole file. If it takes several transactions, it first
 # writes "sync_begun".
 UNFINISHED_SYNC = f"""
       a.action = 'sync_begun' AND NOT EXISTS (SELECT 1 FROM {AUDIT} s WHERE s.action = 'sync' AND s.id > a.id)"""

@@ -34,7 +34,7 @@ LONGEST_PAUSE_S = 16.0
 # The exit codes of a full tick after which this tick continues. 1 means that a job died. 4 means that the database
 # failed, so this tick keeps looking until the database answers.
 GOES_ON = (0, 1, 4)
-# Cron mails this text after the stacks, which the kernel's timer has made the full tick print.
+# Cron mails this text after the stacks that the full tick printed when the kernel's timer fired.
 KILLED = (
     b"cronjobs: the stacks above are of a full tick that was still at work 1 s after its time was up, and was killed. "
     b"Later ticks run its jobs. If no handler of yours is in the stacks, the host is too busy to start ticks in time.\n"
@@ -125,7 +125,7 @@ class Trace:
             time.sleep(PAUSE_S)
 
     def sleep(self, seconds: float) -> None:
-        """Sleep. A signal that asks this process to end first removes the line, because then it is not killed.
+        """Sleep. If a signal asks this process to end, remove the line first, because then nobody has killed it.
 
         A signal that arrives during a look ends this process at once and leaves the line, because a Python handler
         would wait for a server that does not answer.

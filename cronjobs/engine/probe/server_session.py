@@ -33,11 +33,11 @@ SETTINGS = {
     "intervalstyle": "postgres",
     "standard_conforming_strings": "on",
     "extra_float_digits": "1",
-    # The planner overestimates the cost of the recursive parts of a claim. So it would compile the claim, which takes
-    # longer than a thousand claims.
+    # The planner overestimates the cost of the recursive parts of a claim. With jit it would compile the claim, which
+    # takes longer than a thousand claims.
     "jit": "off",
     # Without statistics (autovacuum is off, or has not run yet), the planner assumes that a third of all rows are
-    # leased. So it might read ten million finished rows to find one leased row. We need no sequential scans, because
+    # leased. So it might scan ten million finished rows to find one leased row. We need no sequential scans, because
     # each of our statements on large tables has an index.
     "enable_seqscan": "off",
     # A bitmap scan would sort rows that the index already has in order.

@@ -1,7 +1,7 @@
 """SQL that is written once for both databases, and its conversion to the text for each database.
 
-A statement is an f-string made of constants. When the statement runs, two things are filled in: the names of our tables
-and functions, which may be in a configured schema, and the parts that differ between the databases (``either``).
+A statement is an f-string made of constants. Before it runs, ``statement_text`` fills in two things: the names of our
+tables and functions, which may be in a configured schema, and the parts that differ between the databases (``either``).
 """
 
 from __future__ import annotations

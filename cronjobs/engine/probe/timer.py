@@ -46,8 +46,8 @@ def start() -> None:
     except ValueError:
         _given = None
     open_standard_streams()
-    # With the default action, Ctrl-C causes no traceback before the tick has installed its own signal handler, or after
-    # it has removed the handler.
+    # Before the tick has installed its own signal handler, and after it has removed it, Ctrl-C should print no
+    # traceback. So use the default action.
     signal(SIGINT, SIG_DFL)
     signal(SIGALRM, SIG_DFL)
     pthread_sigmask(SIG_UNBLOCK, {SIGALRM})
@@ -65,10 +65,10 @@ def start() -> None:
 
 
 def began(every_s: float = DEFAULT_EVERY_S) -> float:
-    """Return when the tick began, on the monotonic clock. This is decided once per process and *every_s*.
+    """Return when the tick began, on the monotonic clock. Every call with the same *every_s* returns the same.
 
-    The tick began when the process started, however long a starved or frozen host took to get here. But if the next
-    tick has become due since then, *every_s* after the start, this tick counts as the next one.
+    The tick began when the process started, however long a starved or frozen host took to get here. But if *every_s*
+    has passed since then, so that the next tick is due, this tick counts as that one.
     """
     global _found
     if _found is None:

@@ -31,9 +31,9 @@ def admit(
 
     *waiting* contains, for each queue, the number of jobs that already wait there.
 
-    A queue without a cap admits all jobs. A queue that drops jobs admits the first jobs that fit. Any other queue
-    admits all of the call's jobs, or QueueFull is raised. After QueueFull, no job of the call may be written, for any
-    queue.
+    A queue without a cap admits all jobs. A queue that drops jobs admits the first jobs that fit. For any other
+    queue, raises QueueFull unless it can admit all of the call's jobs. After QueueFull, the caller must write no job of
+    the call, for any queue.
     """
     room = {name: max(0, cap.max_waiting - waiting.get(name, 0)) for name, cap in caps.items()}
     let_in: list[P] = []

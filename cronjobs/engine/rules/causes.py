@@ -35,8 +35,8 @@ class CauseName(NamedTuple):
     def error(self) -> str:
         """The error's class and message, such as "GiveUp: there is no invoice <n>".
 
-        The text of an EffectUnknown contains a command. That command is left out, because normalising has removed the
-        numbers of the effect's key, so nobody can type the command.
+        The text of an EffectUnknown contains a command. Leave that command out, because normalising has removed the
+        numbers of the effect's key, so nobody can type it.
         """
         message = self.message
         if self.error_type == EffectUnknown.__name__ and message.startswith(_SETTLE):

@@ -155,9 +155,9 @@ def choose(
     """Take the candidates in order, but leave out those whose limit is reached. Each job taken counts towards its
     limit.
 
-    *free* is the number of workers that can start a job at once, and *before* is the number of jobs already taken. A
-    ``no_prefetch`` candidate that would come after the first *free* jobs is left for a later claim, with all candidates
-    behind it.
+    *free* is the number of workers that can start a job at once, and *before* is the number of jobs already taken.
+    Leave a ``no_prefetch`` candidate that would come after the first *free* jobs, and all candidates behind it, for a
+    later claim.
     """
     slots = _Slots(limits, running)
     taken: list[int] = []

@@ -25,7 +25,7 @@ _CRASHES: Final = ("SIG", "signal ", "exit-", "LauncherDied")
 
 @dataclass(frozen=True)
 class Crashing:
-    """A job type whose jobs were held by runners that died.
+    """A job type that may crash its runners, because they held its jobs when they died.
 
     The type is ``suspected`` after one death of a runner, and counts as crashing after two. The first clean end clears
     a suspected type, and CLEAN_ENDS clean ends in a row clear a crashing type.

@@ -149,7 +149,7 @@ def plain_end(finished: Finished, why: str) -> Finished:
 
 
 def as_cancelled(decided: Decided, said: str) -> Decided:
-    """Return *decided*, changed for a job that was cancelled during its attempt, whatever the attempt's outcome is."""
+    """Return *decided* for a job that was cancelled during its attempt: cancelled, whatever the attempt's outcome."""
     return decided._replace(
         finished=decided.finished._replace(outcome=CancelledByRequest(said)),
         transition=decided.transition._replace(status=Status.CANCELLED, run_at=None, delay=None),
@@ -157,7 +157,7 @@ def as_cancelled(decided: Decided, said: str) -> Decided:
 
 
 def succeeded_itself(decided: Decided) -> Decided:
-    """Return *decided*, changed for an attempt that committed its own success. A later error becomes a note."""
+    """Return *decided* as a success, because the attempt committed its own success. A later error becomes a note."""
     outcome, note = decided.finished.outcome, None
     error = getattr(outcome, "error", None)
     if isinstance(outcome, Succeeded):
@@ -198,7 +198,7 @@ def settle_expired(expired: Expired, policy: AttemptPolicy, now: datetime, every
     by_exec = job.job_type.startswith(EXEC_PREFIX)
     why = None if by_exec else policy.why_not_again
     end = decide_end(finished, policy.retry, now, max_losses=policy.most_losses, every=every, why_not_again=why)
-    # No duration is known. So the start of the attempt is read from the history row or, if none exists, from the claim.
+    # No duration is known, so the attempt's start comes from the history row or, if none exists, from the claim.
     finish = end.finish._replace(outcome=None if expired.outcome else end.finish.outcome, duration=None)
     return end._replace(finish=finish)
 

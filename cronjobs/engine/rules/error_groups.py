@@ -43,7 +43,7 @@ _NUMBERS_TOGETHER: Final = re.compile(r"<n>(?:[.,:/TZ+-]+<n>)+Z?")
 def class_and_text(error_type: str | None, text: str | None) -> str:
     """Return a text such as "ValueError: no such invoice".
 
-    For a command, the text "exit status 3: …" is returned alone, because it already contains the error type "exit-3".
+    For a command, returns only the text "exit status 3: …", because it already contains the error type "exit-3".
     """
     return ": ".join(word for word in (None if says_class(error_type, text) else error_type, text) if word)
 
@@ -62,8 +62,8 @@ def normalised(error: str) -> str:
     """Return *error* without its numbers, ids and quoted values: "503 for invoice <n>", "no user <id>", "no key <…>".
 
     A number that identifies the error stays: an HTTP or SMTP status at the beginning, an exit status, or an error code.
-    Secrets are masked before anything is replaced. Later, only parts of a secret might be left, and masking could not
-    find them. Only the first ERROR_READ characters count, so callers need to fetch only one character more. A longer
+    Secrets are masked before anything is replaced. Afterwards only parts of a secret might be left, which masking could
+    not find. Only the first ERROR_READ characters count, so callers need to fetch only one character more. A longer
     text is cut, and "…" is added, so that ``hide`` recognises a secret whose end was cut off.
     """
     return _normalised(shown_line(error))

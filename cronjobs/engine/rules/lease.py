@@ -14,7 +14,7 @@ from cronjobs.engine.rules.progress import Reported
 from cronjobs.engine.rules.recovery_policy import AttemptPolicy
 from cronjobs.model import Job, Status
 
-# If another transaction has locked a row, the renewal of that row's lease is tried again after this time.
+# If another transaction has locked a row, try again after this time to renew the row's lease.
 LOCKED_ROW_S: Final = 0.25
 
 

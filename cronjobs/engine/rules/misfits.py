@@ -16,7 +16,7 @@ from cronjobs.engine.probe.idle_conditions import MISFIT as MISFIT
 from cronjobs.model import Failed, Outcome
 
 WAIT: Final = timedelta(minutes=5)  # a job waits this long after each misfit
-# No job is given up earlier than this after its first misfit.
+# Give up on no job earlier than this after its first misfit.
 LEAST: Final = timedelta(minutes=15)
 # A version of the code that has ticked within this time may still accept the job.
 LATELY: Final = timedelta(minutes=15)

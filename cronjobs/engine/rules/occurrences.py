@@ -14,7 +14,7 @@ ON_TIME_WITHIN: Final = timedelta(minutes=2)
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A number (``count``) of occurrences, from ``first`` to ``last``."""
+    """``count`` occurrences of a schedule: the first is due at ``first``, the last at ``last``."""
 
     first: datetime
     last: datetime
@@ -23,18 +23,19 @@ class Range:
 
 # The ledger's reason begins with this if a wrong clock made the occurrence run early.
 RAN_EARLY: Final = "ran early at"
-# In a reason with RAN_EARLY, this text is followed by the number of the job's attempts so far. For later attempts, the
-# clock was right.
+# After this text, a RAN_EARLY reason gives the job's number of attempts at that time. Later attempts ran by a correct
+# clock.
 UP_TO_ATTEMPT: Final = ", up to attempt"
 # A reason of ``not_made_up_reason`` begins with this.
 NOT_MADE_UP: Final = "catch_up: latest leaves it to the run for"
 # The reason begins with this if a pause held the occurrences back for too long.
 HELD_BACK: Final = "held back by a pause"
-# The reason of skipped occurrences that cron ran, because the line was in the crontab again. They need no other run.
+# The reason of skipped occurrences that cron itself ran, because their line was back in the crontab. They need no other
+# run.
 CRON_RAN: Final = "cron itself ran this line, and not a tick"
 # The reason begins with this if a person ran the occurrence later, in a backfill.
 BACKFILLED: Final = "backfill by"
-# In a reason that begins with BACKFILLED, this is followed by the occurrence's outcome before the backfill.
+# After this text, a BACKFILLED reason gives the occurrence's outcome before the backfill.
 BEFORE: Final = "; before: "
 
 
@@ -68,7 +69,7 @@ def early_words(reason: str) -> str:
 
 
 def early_by(reason: str | None) -> datetime | None:
-    """Return the time, by a correct clock, before which the early run took place. None if *reason* has no such time."""
+    """Return the correct time at or before which the early run took place, or None if *reason* does not give it."""
     if reason is None or not reason.startswith(RAN_EARLY):
         return None
     try:
@@ -88,10 +89,10 @@ def ledger_reason(policy: str, *, paused: bool) -> str:
 
 
 def not_made_up_reason(into: datetime, settled: str | None) -> str:
-    """Return the reason for occurrences that ``catch_up: latest`` leaves to the run for *into*, which will not happen.
+    """Return the reason for occurrences that ``catch_up: latest`` leaves to the run for *into*.
 
-    *into* was already settled, with the reason *settled*: a tick whose clock was ahead ran it early, or somebody wrote
-    to the ledger.
+    That run will not happen: *into* was already settled, with the reason *settled*, because a tick whose clock was
+    ahead ran it early, or because somebody wrote to the ledger.
     """
     why = settled if (settled or "").startswith(RAN_EARLY) else "was settled before"
     return f"{NOT_MADE_UP} {into.isoformat()}, which {why}"

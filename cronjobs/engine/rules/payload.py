@@ -33,7 +33,7 @@ class BadJson:
 
 NOT_UTF8: Final = "not UTF-8"
 
-# With escapes and blanks, the text of a payload of the allowed 256 KiB can be four times as long.
+# Escapes and blanks can make the text of a 256 KiB payload four times as long.
 MOST_FETCHED: Final = 1024 * 1024
 # The database returns this instead of a value that is larger than MOST_FETCHED.
 TOO_LARGE: Final = "cronjobs too large"
@@ -69,7 +69,7 @@ def read_json(value: str | bytes) -> Any:
 def too_deep(text: str, value: Any) -> bool:
     """Return whether *value*, parsed from *text*, is nested too deeply for code that recurses once per level.
 
-    The parser does not detect such a value: since Python 3.12, it may recurse deeper than functions written in Python.
+    The JSON parser may accept such a value: since Python 3.12, it may recurse deeper than Python functions.
     """
     if text.count("[") + text.count("{") <= DEEPEST_READ:
         return False
@@ -158,7 +158,7 @@ def text_fault(value: str) -> str | None:
 
 
 class _Room:
-    """The number of characters and values that one check may still visit.
+    """How many more characters and values one check may visit.
 
     A list that occurs 1,000 times in a value counts 1,000 times.
     """

@@ -1,8 +1,8 @@
 """Read payload values with pydantic, strictly and from JSON text.
 
-Only this module imports pydantic, and only a value that needs pydantic imports this module. pydantic reads containers,
-unions, dataclasses, TypedDicts and models. We change its schema where docs/how-to/payloads.md promises another
-behaviour: the accepted texts for dates and the like, floats for a Decimal, and the order of a union's members.
+Only this module imports pydantic, and it is imported only once a value needs pydantic. pydantic reads containers,
+unions, dataclasses, TypedDicts and models. We change its schemas where docs/how-to/payloads.md promises something else:
+which texts are accepted as dates and the like, floats for a Decimal, and the order of a union's members.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cronjobs.text import error_text
 
 Schema = dict[str, Any]
 
-# The largest payload needs fewer trials than this. The exception is a type that contains itself in two unions.
+# Even the largest payload needs fewer trials than this, unless a type contains itself in two unions.
 MOST_TRIALS: Final = 200_000
 # This error type marks errors that have our own messages.
 OURS: Final = "cronjobs"
@@ -53,7 +53,7 @@ class PydanticReader:
     def __call__(self, value: Any, path: Path, misfits: Misfits) -> Any:
         self._trials = 0
         try:
-            # In a list, the path of every error begins with an index, even if the error concerns the whole value.
+            # Wrap the value in a list, so that every error's path begins with an index, even if the whole value is bad.
             return self._validator.validate_json(json.dumps([value]))[0]
         except ValidationError as error:
             for each in error.errors(include_url=False, include_input=False):
@@ -75,7 +75,7 @@ class PydanticReader:
         if isinstance(schema, list | tuple):
             return type(schema)([self._changed(each) for each in schema])
         if not isinstance(schema, dict):
-            # This is not a schema, but the label of a union's member.
+            # This is the label of a union's member, not a schema.
             return schema
         kind = schema.get("type")
         # This is not a schema, but maps names to schemas: the fields of a type, or the members of a tagged union.
@@ -100,7 +100,7 @@ class PydanticReader:
         return changed
 
     def _union(self, choices: Sequence[Any]) -> Schema:
-        """Return a union's schema. pydantic uses the first member that fits, in written order, but float last."""
+        """Return a union's schema. pydantic tries the members in written order, but float last; the first fit wins."""
         members = [choice[0] if isinstance(choice, tuple) else choice for choice in choices]
         members.sort(key=lambda member: bool(member["type"] == "float"))
         return {
@@ -125,7 +125,7 @@ _NESTED: Final = frozenset(
 
 
 def _schema_of(annotation: Any) -> Any:
-    """Return pydantic's schema of *annotation*. In a dataclass, a name that only type checkers know is ``Any``."""
+    """Return pydantic's schema of *annotation*. Read ``Any`` for a dataclass's name that only type checkers know."""
     config = ConfigDict(arbitrary_types_allowed=True)
     known: set[str] = set()
     while True:
@@ -163,8 +163,9 @@ def _typed_dicts_of_typing() -> Iterator[None]:
 
 
 def _leaf(words: str, read: Callable[[Any], Any], then: Schema | None = None) -> Any:
-    """Return a schema that calls *read*, and then checks the result with *then*. *read* raises ValueError for a value
-    that is not what *words* say.
+    """Return a schema that calls *read*, and then checks the result with *then*.
+
+    *words* describe the values that *read* accepts. It raises ValueError for any other.
     """
 
     def checked(value: Any) -> Any:
@@ -182,7 +183,7 @@ def _leaf(words: str, read: Callable[[Any], Any], then: Schema | None = None) ->
 
 
 def _matching(pattern: str, parse: Callable[[str], Any]) -> Callable[[Any], Any]:
-    """Return a function that parses only texts that match *pattern*: Python's parsers also accept "1_000"."""
+    """Return a function that parses only texts that match *pattern*. Python's own parsers also accept "1_000"."""
     expression = re.compile(pattern)
 
     def read(value: Any) -> Any:
@@ -222,7 +223,7 @@ def _enum(schema: Schema) -> Any:
 
 
 def _one_of(members: Sequence[Any], flags: Callable[[int], Any] | None = None) -> Any:
-    """Return the schema of an Enum or a Literal. A member is found by its value, and ``True`` is not ``1``."""
+    """Return the schema of an Enum or a Literal. Members are looked up by value, and ``True`` is not ``1``."""
     values = [member.value if isinstance(member, Enum) else member for member in members]
     known: dict[Any, Any] = {}
     for value, member in zip(values, members, strict=True):
@@ -253,7 +254,7 @@ _LEAVES: Final[dict[str, Callable[[Schema], Any]]] = {
     "enum": _enum,
     "literal": lambda schema: _one_of(schema["expected"]),
     "bytes": lambda schema: no_info_plain_validator_function(_no_bytes),
-    "is-instance": lambda schema: any_schema(),  # a class of the user
+    "is-instance": lambda schema: any_schema(),  # a user's own class
     "callable": lambda schema: any_schema(),
     "generator": lambda schema: {**schema, "type": "list"},  # pydantic's name for Iterable
 }

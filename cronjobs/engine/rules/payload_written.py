@@ -44,7 +44,7 @@ def as_json(value: Any) -> Any:
             return sorted((as_json(item) for item in value), key=repr)
         case Mapping():
             return {_key(key): as_json(item) for key, item in value.items()}
-    # The value is a model of pydantic.
+    # The value is a pydantic model.
     if hasattr(type(value), _SERIALIZER):
         return _dumped(value, mode="json", by_alias=True)
     if dataclasses.is_dataclass(value):
@@ -75,7 +75,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def comes_back(given: Any, got: Any) -> bool:
-    """Return whether *got* equals *given*. *got* was read from the JSON of *given*.
+    """Return whether *got*, which was read from the JSON of *given*, equals *given*.
 
     If *given* is plain JSON, any *got* is accepted. The result is False, for example, for a date where the annotation
     is ``str | date``, because the handler would get a str. It is also False if a ``__post_init__`` would convert a

@@ -1,4 +1,4 @@
-"""A running attempt's progress: as reported, as stored, as shown, and as a basis for the time left. Pure."""
+"""A running attempt's progress: how it is reported, stored and shown, and how much time is left. Pure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def progress_line(line: str) -> HowFar | None:
 
 
 class Reported(NamedTuple):
-    """The report of a running attempt. ``output_end`` is where its stored live output ends, in bytes printed.
+    """The report of a running attempt.
+
+    ``output_end`` is how many bytes the attempt had printed up to the end of its stored live output.
 
     ``ran_s`` and ``first_s`` are seconds after the claim. ``progress`` was reported at ``ran_s``. At ``first_s``,
     ``first`` units were done. Between these two times the total stayed the same and the progress never went back, so

@@ -42,7 +42,7 @@ _OF_JOB: Final = {"succeeded": "s", "queued": WAITING, "running": "r", "failed":
 
 
 class ResultSpan(NamedTuple):
-    """Occurrences of a schedule with the same result, due from quarter ``first`` to ``last``, counted since 1970.
+    """Occurrences of a schedule with the same result, due from quarter ``first`` to ``last`` (numbered from 1970).
 
     ``status`` is the job's status, or None if there was no job or it no longer exists. ``first_for`` and ``last_for``
     are the due times of the first and the last of these occurrences. They are set only if other occurrences lie
@@ -66,7 +66,7 @@ class ResultSpan(NamedTuple):
 
     @property
     def span(self) -> tuple[datetime, datetime] | None:
-        """The due times of the first and the last occurrence, or None if none can lie in a quarter between them."""
+        """The due times of the first and the last occurrence, or None if no quarter between them can have another."""
         if self.many < 3 or self.last - self.first < 2 or self.first_for is None or self.last_for is None:
             return None
         return self.first_for, self.last_for
@@ -101,7 +101,7 @@ def evenly(row: ResultSpan, first: int, count: int) -> Iterable[int]:
     (begin, end), steps = row.span, row.many - 1
     if (end - begin) / QUARTER <= steps:
         return range(max(row.first, first), min(row.last, first + count) + 1)
-    # How many occurrences were due before *first*. The number may be one too low.
+    # How many occurrences were due before *first*, or one fewer.
     before = int((first - row.first) * QUARTER * steps / (end - begin))
     # There is at most one occurrence per quarter.
     places = range(max(0, before - 1), min(steps, before + count + 1) + 1)
@@ -113,7 +113,7 @@ def painted(
 ) -> dict[int, str]:
     """Return, by schedule id, a letter for each of *count* quarters from the quarter numbered *first*.
 
-    *due* returns those of the quarters in which occurrences of a row were due.
+    *due* returns which of these quarters had occurrences of a row.
     """
     cells: dict[int, list[str]] = {}
     for row in rows:
@@ -128,8 +128,7 @@ def painted(
 def gaps(first: int, count: int, hours: Collection[int]) -> list[tuple[int, int]]:
     """Return the ranges of quarters that are not in *hours*.
 
-    A range is a pair: its first quarter, and the quarter after its last. *hours* contains the first quarter of each
-    hour.
+    A range is a pair: its first quarter, and the quarter after its last. *hours* names each hour by its first quarter.
     """
     found: list[tuple[int, int]] = []
     for start in range(first - first % IN_AN_HOUR, first + count, IN_AN_HOUR):

@@ -121,10 +121,10 @@ def seconds(value: Any) -> float | None:
 
 @dataclass(frozen=True)
 class ClaimPolicies:
-    """For each job type whose jobs a claim may take: the policy of the type, as JSON text.
+    """The policies of the job types that a claim may take, as JSON text.
 
-    ``usual`` applies to all types that are not in ``others``. Most types share one policy, so this form is short. It
-    must be short, because a claim may be sent a hundred times a second.
+    ``usual`` applies to all types that are not in ``others``. Most types share one policy, so the text is short. It
+    must be, because a runner may send it with a hundred claims a second.
     """
 
     usual: str = AttemptPolicy(RetryPolicy()).text()

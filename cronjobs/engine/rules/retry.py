@@ -55,7 +55,7 @@ def _named(kinds: Sequence[str], names: Iterable[object]) -> bool:
 def retry_delay(
     job: Job, outcome: Outcome, policy: RetryPolicy, failures: int, now: datetime, jitter: float
 ) -> timedelta:
-    """Return how long *job* waits after this many *failures*: as long as the handler asked, else the backoff."""
+    """Return how long *job* waits after this many *failures*: the delay that the handler asked for, or the backoff."""
     if isinstance(outcome, Failed) and outcome.retry_after is not None:
         return max(outcome.retry_after, SOONEST_RETRY)
     delay = backoff(policy, failures, jitter)

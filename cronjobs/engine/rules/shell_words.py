@@ -36,7 +36,7 @@ def list_for(line: str) -> str:
 
 
 def words_of(line: str) -> list[str] | None:
-    """Return the arguments that a shell makes of *line*, or None if the line does more than to run one program."""
+    """Return the arguments that a shell makes of *line*, or None if the line does more than run one program."""
     if _NEEDS_SHELL.search(line):
         return None
     try:

@@ -112,7 +112,7 @@ def run_tick(given: TickOptions) -> NoReturn:
     elif talk:
         reporter.outlet.say(summary(result, took))
     for problem in settings.problems:
-        # The problem of the key that disables other entries is mailed once, not once for each entry.
+        # Mail the faulty key once. Do not also mail each entry that it disables.
         if not problem.message.startswith(DISABLED):
             mail.trouble(str(problem))
     if reporter.log.fault is not None:
@@ -122,7 +122,7 @@ def run_tick(given: TickOptions) -> NoReturn:
     mail.send(knows_code=tick.knows_the_code, left_row=tick.row.written, unrecorded=tick.unrecorded)
     unreported.end()
     if reporter.log.fault is not None:
-        # The next tick has to look at the log again, so that its row says whether the fault has ended.
+        # Make the next tick check the log again, so that its row says whether the fault has ended.
         tick.forget_inputs()
     elif code == 0 and fires and not mail.said and not talk and not given.as_json:
         tick.leave_inputs()

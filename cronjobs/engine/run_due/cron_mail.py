@@ -51,7 +51,7 @@ UNKNOWN_TYPE: Final = "jobs.unknown_type"
 OF_CODE: Final = ("config.fault", UNKNOWN_TYPE)
 # One mail names at most this many causes of deaths. Deaths of further causes are only counted.
 CAUSES_NAMED: Final = 10
-# Decide during the tick about at most this many causes. Most of them may be no news.
+# During the tick, decide for at most this many causes whether to mail them. Most may have been mailed before.
 DECIDED_AT_ONCE: Final = 10 * CAUSES_NAMED
 IDS_NAMED: Final = 5  # a line names at most this many jobs that died of the same cause
 TYPES_NAMED: Final = 10  # a line names at most this many job types that no host knows
@@ -137,7 +137,7 @@ class Reporter:
 
     @property
     def well(self) -> set[str]:
-        """The job types that had a job that succeeded, and the alert channels that delivered a message."""
+        """The job types of the jobs that succeeded, and the alert channels that delivered a message."""
         return {masking.hide(name) for name in self._succeeded}
 
     def ended(self, result: Result, took: timedelta, verbose: bool) -> None:
@@ -178,7 +178,7 @@ class _Deaths:
 
 
 def _channel(event: events.Event) -> str:
-    return f"channel {event.facts['channel']}"  # the name of a job type has no space
+    return f"channel {event.facts['channel']}"  # a job type's name has no space, so it never equals this
 
 
 @dataclass
@@ -197,8 +197,8 @@ class CronMail:
         self._about: dict[str, str] = {}
         # For each cause that is an unknown job type, the type. The mail has one line for all of them.
         self._types: dict[str, str] = {}
-        # For each cause that is an alert channel's failure, the channel whose next success ends it. Most ticks do not
-        # use the channel.
+        # For each cause that is the failure of an alert channel, the channel. Only its next success ends the cause,
+        # because most ticks do not use the channel.
         self._channels: dict[str, str] = {}
         self._stderr = Outlet(2)
         self._deaths: dict[str, _Deaths] = {}  # the key is the cause
@@ -206,8 +206,7 @@ class CronMail:
         self._well: set[str] = set()
         self._started = True  # True if the tick could start
         self._alarm = Alarm(self.config)
-        # Set once the database is known: the alarm of the file alone, with the causes from the time before the database
-        # was known.
+        # The alarm that remembers the causes from before the database was known. It is set once the database is known.
         self._alarm_of_file: Alarm | None = None
         fault.circumstances.alarm = self._alarm if self.throttle else None
         # True if the tick had anything to report, even if it was not mailed again.
@@ -296,9 +295,7 @@ class CronMail:
             say(0)
 
     def _count_deaths(self) -> None:
-        """Count the deaths of each cause that was named. If some deaths to mail have other causes, also count all
-        deaths.
-        """
+        """Print how many deaths each named cause has. If other causes have deaths to mail, also print the total."""
         for cause, died in self._deaths.items():
             if died.is_news is None:
                 self._decide(cause, died)
@@ -337,13 +334,13 @@ class CronMail:
         return self.throttle and self._alarm.code_at_fault()
 
     def kept_from_starting(self) -> list[dict[str, Any]]:
-        """Return why earlier ticks of this crontab line did not start, as ``Alarm`` remembers, for the tick's row."""
+        """Return, for the tick's row, why earlier ticks of this crontab line did not start."""
         return all_kept_from_starting(self._alarm, self._alarm_of_file) if self.throttle else []
 
     def unrecorded(self) -> list[dict[str, str]]:
-        """Return the times in which earlier ticks of this crontab line could not use the database, for the tick's row.
+        """Return, for the tick's row, the times in which earlier ticks of this crontab line had no database.
 
-        They are the times that those ticks could not record themselves.
+        Those ticks could not record these times themselves.
         """
         return self._alarm.unrecorded() if self.throttle else []
 
@@ -354,8 +351,8 @@ class CronMail:
 
         *knows_code* is True if the tick has loaded the handlers, so that it knows which faults have ended. *left_row*
         is True if the tick has a row in the database. A tick that has no row because of a database problem counts as
-        not started. *unrecorded* are the times in which the tick could not use the database, if it could not complete
-        its row, which would name them. The next tick records them.
+        not started. If the tick could not complete its row, *unrecorded* are the times in which it could not use the
+        database; the next tick records them.
         """
         now = SYSTEM.now()
         lines, ends = take_messages(self.config)

@@ -1,6 +1,6 @@
 """The options of ``run-due``, declared once, and a parser for cron's command line that does not use typer.
 
-The import of typer takes a third of a tick's time. So typer parses only what this parser does not accept: help,
+Importing typer takes a third of a tick's time. So typer parses only what this parser does not accept: help,
 mistakes, ``--option=value``. ``cli.run_due`` makes typer's options from the same fields.
 """
 

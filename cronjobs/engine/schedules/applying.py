@@ -64,12 +64,11 @@ def judge_file(connection: Connection, seen: Overview, settings: Settings, *, ho
 
 
 def _alternates(connection: Connection, last: Row[Any] | None, settings: Settings, mark: str) -> bool:
-    """Return whether this host's ticks alternate between two files. *last* is this host's last tick, which used another
-    file.
+    """Return whether this host's ticks alternate between two files.
 
-    The ticks alternate if a tick with the file of *settings* ran shortly before *last*. A tick with another fingerprint
-    does not count, because in that case the file was changed in place. An older tick does not count, because in that
-    case the host came back to this file after a while.
+    *last* is this host's last tick, which used another file. The ticks alternate if a tick with the file of *settings*
+    ran shortly before *last*. It does not count if its fingerprint differs, because then the file was changed in place,
+    or if it is older, because then the host came back to this file after a while.
     """
     if last is None:
         return False

@@ -108,12 +108,11 @@ class Filling:
     """The plan of a backfill.
 
     ``run`` lists the occurrences to run, oldest first. ``done`` is the number of occurrences that get no job, because
-    they already have one, because the job of another stands for them, or because cron itself ran them.
+    they already have one, because the job of another occurrence stands for them, or because cron itself ran them.
 
-    ``gone`` lists the ledger rows from which the backfill takes occurrences, and which are deleted. ``left`` lists new
-    rows for the other occurrences of these rows. ``was`` maps each occurrence in ``run`` to the row that covered it, if
-    such a row existed. If ``settled_until`` is set, the range was cut at that instant, and ticks will run the later
-    occurrences.
+    ``gone`` lists the ledger rows that the backfill deletes, because it runs some of their occurrences. ``left`` lists
+    new rows for their other occurrences. ``was`` maps each occurrence in ``run`` to the row that covered it, if there
+    was one. If ``settled_until`` is set, the range was cut at that instant, and ticks will run the later occurrences.
     """
 
     run: tuple[datetime, ...]
@@ -125,18 +124,17 @@ class Filling:
 
     @property
     def not_in_force(self) -> int:
-        """How many occurrences to run have no ledger row, because no definition was in force when they were due."""
+        """How many occurrences in ``run`` have no ledger row, because no definition was in force when they were due."""
         return len(self.run) - len(self.was)
 
 
 def plan_filling(schedule: ScheduleSettings, ledger: Sequence[LedgerRow], first: datetime, last: datetime) -> Filling:
-    """Decide which occurrences from *first* to *last* still have to run. *ledger* contains the ledger rows of that
-    range.
+    """Decide which occurrences from *first* to *last* still have to run. *ledger* has the ledger rows of that range.
 
-    An enqueued occurrence has a job, which may wait or be dead. The job of another occurrence stands for a coalesced
-    one. Cron itself ran those with the reason CRON_RAN. All other occurrences still have to run: the missed and the
-    skipped ones, and those without a row, which are older than the schedule. Raises UsageError if there are too many
-    occurrences, or if a row cannot be split because it belongs to a definition with different times.
+    An enqueued occurrence has a job of its own, even if that job waits or is dead. For a coalesced one, another
+    occurrence's job ran. Cron itself ran those with the reason CRON_RAN. All other occurrences still have to run: the
+    missed and the skipped ones, and those without a row, which are older than the schedule. Raises UsageError if there
+    are too many occurrences, or if a row cannot be split because it belongs to a definition with different times.
     """
     when = timing(schedule.cron, schedule.every, schedule.timezone)
     count, _, _ = when.span(first - MICROSECOND, last)

@@ -53,8 +53,8 @@ def compare(settings: Settings, stored: Iterable[StoredSchedule], caps: Mapping[
     nothing.
 
     The plan is refused if it would retire more than half of the active schedules, and at least three. The plan is also
-    refused if the file has no schedules at all and would retire any. Otherwise a file that was truncated, or mounted
-    empty, would silently stop every schedule.
+    refused if the file has no schedules at all and would retire any. Without this, a file that was truncated or
+    mounted empty would silently stop every schedule.
     """
     wanted = settings.schedules
     known = {schedule.name: schedule for schedule in stored}

@@ -40,8 +40,8 @@ class ChunkWriter:
     """Writes one chunk after another. A chunk that fails is retried in smaller parts, until the row that causes the
     error is alone.
 
-    For a row whose values the database refuses, ``refused`` is called with the row and the reason. ``trouble`` keeps
-    the last transient error until the end, so that the other rows are still written. If the caller then makes a new
+    If the database refuses a row's values, ``write`` calls *refused* with the row and the reason. ``trouble`` keeps the
+    last transient error until the end, so that the other rows are still written. If the caller then makes a new
     plan and writes again, only the rows that failed are written, because the other rows are no longer in the plan.
     """
 
@@ -76,9 +76,9 @@ class ChunkWriter:
 
 
 def _parts(chunk: Sequence[T], error: DatabaseError) -> list[Sequence[T]]:
-    """Return the parts in which to retry a failed chunk. With halves, one bad row among many is found in a few tries.
+    """Return the parts in which to retry a failed chunk. Halving finds one bad row among many in a few tries.
 
-    After a lock error, the first row and the last row are retried alone, before the other rows. Each try waits until
+    After a lock error, the first row and the last row are retried alone, before the other rows. Each try waits for
     the lock timeout. If both rows are locked, the whole table is probably locked, and the other parts would only wait
     and fail as well.
     """

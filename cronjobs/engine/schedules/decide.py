@@ -139,7 +139,7 @@ def to_run(part: Part, known: ScheduleState) -> list[datetime]:
 
 
 def wants_room(due: Due, known: ScheduleState) -> set[str]:
-    """Return the names of the queues for which jobs would be created if the queues have room."""
+    """Return the names of the queues in which *due* would create jobs if they have room."""
     return {
         part.schedule.queue
         for part in due.parts
@@ -277,9 +277,9 @@ def job_for(schedule: ScheduleSettings, scheduled_for: datetime) -> NewJob:
 
 
 def spread_offset(schedule: ScheduleSettings) -> timedelta:
-    """Return the delay of a schedule's jobs within its ``spread``.
+    """Return how long the schedule's ``spread`` delays its jobs.
 
-    The delay is always the same on every host. Over all schedule names, the delays are evenly distributed.
+    Every host computes the same delay from the schedule's name. Over many names, the delays are evenly distributed.
     """
     if schedule.spread is None:
         return timedelta(0)

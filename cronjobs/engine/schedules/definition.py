@@ -39,8 +39,7 @@ _PLAIN: Final = (
 def definition(schedule: ScheduleSettings) -> dict[str, Any]:
     """Return everything about *schedule* except its name, as JSON. Equal schedules give equal JSON.
 
-    Unset values are left out. So if a later version adds a key, the JSON of definitions that do not use the key stays
-    the same.
+    Unset values are left out. So a key that a later version adds does not change the JSON of definitions without it.
     """
     plain = {name: getattr(schedule, name) for name in _PLAIN}
     spans = {f"{name}_s": _seconds(getattr(schedule, name)) for name in _SPANS}
@@ -65,7 +64,7 @@ def schedule_from_definition(name: str, stored: object) -> ScheduleSettings:
 def fingerprint(settings: Settings) -> str:
     """Return 16 hex digits that differ whenever sync would apply different definitions, caps or disabled names.
 
-    They also differ with ``limits:``, because all hosts must have the same limits.
+    They also change with ``limits:``, because all hosts must have the same limits.
     """
     applied: dict[str, Any] = {
         "schedules": {name: definition(schedule) for name, schedule in settings.schedules.items()},

@@ -71,15 +71,16 @@ def materialise(
     their entry in the file is broken. When *go_on* returns False, the remaining schedules are left to the next call. If
     the database refuses one schedule, an event reports that, and the other schedules are still settled. ``overlap``
     counts an unfinished job only if some tick has known the job's type during the last *within*. *before_writing* is
-    called first in each transaction, and returns the id of the tick that settles the occurrences. Pass *put_aside* just
-    before somebody changes a pause that skips: the name of the paused schedule, or "" if everything is paused. Then the
-    occurrences that the pause has skipped so far are recorded, and those that another pause holds back become a piece.
+    called first in each transaction, and returns the id of the tick that settles the occurrences. Just before
+    somebody changes a pause that skips, pass *put_aside*: the name of the paused schedule, or "" if everything is
+    paused. The call then records the occurrences that the pause has skipped so far, and those that another pause holds
+    back become a piece.
     """
     settling = Settling(database, emit, before_writing, go_on, within)
     done = settling.done
     for _ in range(2):
         _look(settling, but, put_aside)
-        # If a watermark was in the future, it has been corrected. Look again for occurrences that are really due.
+        # If this pass corrected a watermark that was in the future, look again for what is really due.
         if not settling.set_right:
             break
     settling.settle_held()
@@ -245,8 +246,8 @@ def write(
 
     The number of statements hardly depends on how many schedules there are.
     """
-    # The plan was computed outside this transaction. It is safe to write the plan if the schedule's ``settled`` has not
-    # changed since then.
+    # The plans were computed outside this transaction. Write a plan only if the schedule's ``settled`` has not changed
+    # since then.
     locked = store.lock_rows(connection, [due.stored.id for due in chunk])
     mine = [due for due in chunk if locked.get(due.stored.id) == due.stored.settled]
     busy = tuple(

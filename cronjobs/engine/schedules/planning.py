@@ -1,11 +1,10 @@
 """Plan how a schedule settles the occurrences that it still "owes". Pure.
 
 The plan follows from the schedule's watermark, its pauses and its older definitions. An ordinary pause postpones
-occurrences. While the pause is in force, its schedules are not settled. When the pause ends, ``catch_up`` decides once
-about the whole span, as after an outage. A definition may end during the pause, because the schedule is removed or its
-times change. Then the definition leaves a ``Piece``: the time range that still has to be settled under that definition.
-A pause with ``skip`` does not postpone occurrences. An occurrence that becomes due during such a pause is only recorded
-as skipped.
+occurrences: until it ends, ticks settle nothing for the paused schedules. Then ``catch_up`` decides once about the
+whole span, as after an outage. If a definition ends during the pause, because the schedule is removed or its times
+change, it leaves a ``Piece``: the time range that still has to be settled under that definition. A pause with ``skip``
+postpones nothing: ticks record the occurrences that become due during it as skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN, Range, dropped_rea
 from cronjobs.engine.schedules.definition import schedule_from_definition
 from cronjobs.errors import CronjobsError
 
-# Functions import crontime themselves, because an idle tick does not need it.
+# Only functions import crontime, because an idle tick does not need it.
 if TYPE_CHECKING:
     from cronjobs.engine.crontime.timing import Timing
 
@@ -51,8 +50,8 @@ class Pause:
 
 @dataclass(frozen=True)
 class Piece:
-    """A time range in which a schedule still has to settle occurrences of an earlier definition. Excludes ``start``,
-    includes ``end``.
+    """A time range in which an earlier definition's occurrences still have to be settled. Excludes ``start``, includes
+    ``end``.
     """
 
     definition: Mapping[str, Any]
@@ -76,17 +75,17 @@ class Owed:
 
 @dataclass(frozen=True)
 class Part:
-    """The outcomes of one span: which occurrences are ``missed``, are ``coalesced`` into ``into``, or will ``run``.
+    """The outcomes of one span: its occurrences are ``missed``, are ``coalesced`` into ``into``, or will ``run``.
 
-    Each occurrence in ``run`` (oldest first) becomes one job, if overlap allows it. A part with ``skipped`` has no
-    other outcomes. ``dropped`` are occurrences that ``catch_up: all`` could not run because of its limit. These
-    occurrences also count as missed, and must be reported.
+    Each occurrence in ``run`` (oldest first) becomes one job, if overlap allows it. If ``skipped`` is set, there are no
+    other outcomes. ``dropped`` are occurrences that ``catch_up: all`` could not run because of its limit. They also
+    count as missed, and must be reported.
     """
 
     schedule: ScheduleSettings
     missed: Range | None = None
     coalesced: Range | None = None
-    # The occurrence whose run stands for ``coalesced``, in this part or in a later one.
+    # The occurrence, in this part or in a later one, whose job stands for ``coalesced``.
     into: datetime | None = None
     run: tuple[datetime, ...] = ()
     skipped: Range | None = None
@@ -200,7 +199,7 @@ class TimedDefinition:
 
 @dataclass(frozen=True)
 class _Span:
-    """A time range, with the occurrences in it under one definition. ``skip`` is the pause that skips them, or None."""
+    """A time range under one definition. ``skip`` is the pause that skips its occurrences, or None."""
 
     timed: TimedDefinition
     start: datetime
@@ -315,7 +314,7 @@ def _caught_up(spans: Sequence[_Span], held: Sequence[HeldOccurrences], now: dat
     An occurrence at most two minutes old is on time. Anything older than ``catch_up_within`` is missed. Of the other
     late occurrences, ``catch_up: latest`` runs only the newest, which stands for the others. ``all`` runs the newest
     ones, at most ``catch_up_limit``, oldest first. ``none`` runs none of them. Spans whose definitions differ only in
-    their times are decided together. If definitions differ in anything else, a new decision begins.
+    their times share one decision. Any other difference starts a new one.
     """
     from cronjobs.engine.crontime.timing import newest_between
 

@@ -285,5 +285,5 @@ def _definition(edit: Edit, mark: str, now: datetime) -> Definition:
 
 
 def _queue(name: str) -> str:
-    """Return the name under which a queue is listed in ``left``, beside the schedules."""
+    """Return a queue's name in ``left``, which also lists schedules."""
     return f"queue {name}"

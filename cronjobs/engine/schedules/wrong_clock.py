@@ -1,9 +1,9 @@
 """Undo what a tick did too early because its clock was ahead and moved a schedule's watermark into the future.
 
-A job that was created for a future instant and has not started is cancelled, and created again when it is due. A job
-that has started stays the only job of its occurrence. The ledger row of such a job says that the job ran early, and the
-tick reports that once. Ledger rows without a job are deleted. Occurrences that are in the past by the correct clock are
-decided again.
+The next tick cancels jobs that were created for a future instant and have not started; they are created again when
+they are due. A job that has started stays the only job of its occurrence. Its ledger row says that the job ran early,
+and the tick reports that once. The tick deletes ledger rows without a job, and decides again about occurrences that are
+in the past by the correct clock.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FUTURE_WATERMARK: Final = timedelta(minutes=5)
 class Undo:
     """The corrections to one schedule's ledger.
 
-    ``gone`` lists the rows to delete. ``left`` lists new rows for the occurrences in deleted rows that must stay in the
+    ``gone`` lists the rows to delete. ``left`` lists new rows for those of their occurrences that must stay in the
     ledger. ``early`` lists the rows of jobs that have started, with a new reason. Occurrences after the watermark
     ``seen_until`` are decided again.
     """
@@ -77,8 +77,7 @@ def decide(
 def _ran_early(row: LedgerRow, attempt: int | None, now: datetime) -> str:
     """Return the reason for the ledger row of a job that ran too early.
 
-    The reason contains *now*, which is the latest time at which the job can have run, and the time that the wrong clock
-    showed.
+    The reason contains *now*, the latest time at which the job can have run, and the time that the wrong clock showed.
     """
     shown = "" if row.decided_at is None else f" that showed {row.decided_at.isoformat(timespec='seconds')}"
     which = "" if attempt is None else f"{UP_TO_ATTEMPT} {attempt}"
@@ -88,8 +87,8 @@ def _ran_early(row: LedgerRow, attempt: int | None, now: datetime) -> str:
 def undo(
     connection: Connection, ahead: Mapping[int, TimedDefinition], now: datetime
 ) -> tuple[dict[int, datetime], list[events.Event]]:
-    """Undo what was done too early for the schedules *ahead*, whose keys are schedule ids. Return the new watermarks,
-    and events to emit.
+    """Undo what ticks did too early for the schedules *ahead*, by schedule id. Return the new watermarks, and events to
+    emit.
     """
     # Ignore rows older than catch_up_within, because catch_up would not run their occurrences anyway.
     limits = {id_: now - timed.schedule.catch_up_within for id_, timed in ahead.items()}

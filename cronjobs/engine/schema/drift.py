@@ -1,8 +1,8 @@
 """Find out how the database's tables differ from ``tables.py``, by comparing them with fresh tables.
 
-alembic's own comparison ignores CHECKs and the conditions of partial indexes. So both sets of definitions are read from
-the database, in the form in which the database writes them. On PostgreSQL, the fresh tables are temporary and are
-rolled back. On SQLite, they are in an in-memory database.
+alembic's own comparison ignores CHECKs and the conditions of partial indexes. So this module compares both sets of
+definitions as the database prints them. On PostgreSQL, the fresh tables are temporary and are rolled back. On SQLite,
+they are in an in-memory database.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _read_again(connection: Connection, table: str, definition: str) -> str:
     """Return a constraint's *definition* as the server writes it after parsing its own output.
 
     A restored dump has constraints in this form, because pg_dump copies the server's output, and restoring parses it
-    again. For example, the form has no parentheses around a nested AND (measured on PostgreSQL 18).
+    again. In this form, for example, a nested AND has no parentheses (measured on PostgreSQL 18).
     """
     if not definition.startswith("CHECK "):
         return definition

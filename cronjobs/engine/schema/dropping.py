@@ -40,7 +40,7 @@ class TablesInUse(CronjobsError):
 
 @dataclass(frozen=True)
 class Content:
-    """The relations that would be dropped, and the numbers of jobs, by status, that someone may still need.
+    """The relations that would be dropped, and how many jobs of each status someone may still need.
 
     ``hosts`` are all hosts whose ticks still have rows in the database. ``is_shared_file`` is True if another program
     has tables in the same SQLite file. ``in_django`` is True if Django's migration table lists our migrations.

@@ -12,10 +12,10 @@ from cronjobs.errors import SchemaMissing, SchemaTooOld
 
 
 def require_tables(database: Database, *, migrates: bool = True, creates: bool = True) -> None:
-    """Raise an error unless this code can run on the tables. The tables of a SQLite file are created or migrated.
+    """Raise an error unless this code can run on the tables. In a SQLite file, first create or migrate them.
 
-    If *creates* is False, SchemaMissing is raised instead of creating missing tables. If *migrates* is False, as for
-    code in an app, SchemaTooOld is raised instead of migrating tables of an older revision.
+    If *creates* is False, missing tables raise SchemaMissing instead. If *migrates* is False, as for code in an app,
+    tables of an older revision raise SchemaTooOld instead.
     """
 
     def look() -> None:

@@ -29,7 +29,7 @@ DEFAULT_NAMES: Final[Mapping[Role, str]] = {role: f"cronjobs_{role}" for role in
 
 RELATIONS: Final = (*sorted(metadata.tables), VERSION_TABLE, *VIEWS)
 
-# A sequence, which belongs to the owner of the table cronjobs_queues.
+# This sequence belongs to the owner of the table cronjobs_queues.
 HELD: Final = "cronjobs_queues_held"
 
 _EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"

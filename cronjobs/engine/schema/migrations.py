@@ -37,8 +37,8 @@ ADDRESS: Final = "cronjobs_address"
 
 PREFIX: Final = "cronjobs_"
 
-# The isolation level is READ COMMITTED. With it, a migration that has waited for the migration lock sees the changes of
-# the previous migration. Once we hold the migration lock, we set a short lock_timeout.
+# READ COMMITTED lets a migration that has waited for the migration lock see the changes of the previous migration. Once
+# we hold the migration lock, we set a short lock_timeout.
 _BEGIN_DDL: Final = (
     "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
     "SET LOCAL statement_timeout = '15min'; SET LOCAL lock_timeout = 0; "

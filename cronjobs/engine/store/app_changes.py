@@ -111,8 +111,7 @@ def _reschedule_on_sqlite(
 
 
 def _take_write_lock(connection: Connection) -> None:
-    """Take the write lock, after any other writer. A time that we read afterwards is later than every time that other
-    writers wrote.
+    """Take the write lock, so that a time that we read afterwards is later than every time that other writers wrote.
 
     Call this first: on SQLite, a transaction that began with a SELECT cannot always become a write transaction.
     """

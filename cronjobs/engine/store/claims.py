@@ -125,7 +125,7 @@ class ClaimFilter:
     time, and the ``expected`` types. The timeout of an expected type does not fit, but its jobs usually end in time. A
     job of an expected type is claimed only if it has not begun an effect. If a job's row has a timeout of its own, that
     timeout must be at most ``remaining_s`` (the job fits into this tick), or longer than ``longest_s`` (it is a long
-    job). If ``queue`` is None, jobs of every queue are claimed.
+    job). If ``queue`` is None, the runner claims jobs of every queue.
 
     Jobs of ``no_prefetch`` types, and jobs whose runner died, are claimed only if they can start at once, so that they
     are not lost while they wait here. ``free`` is how many jobs can start at once.
@@ -221,9 +221,8 @@ def _parameters(connection: Connection, limit: int, admission: ClaimFilter) -> d
 # row and exceed the limit (bug 15715). ``due`` and ``head`` find the rows that the claim would take if no other session
 # were claiming: a share of rows from each lane. They lock nothing. The lateral subqueries then lock row by row. So only
 # rows that are taken are locked, and a row that another session has locked costs one step. If a lane cannot give its
-# share, ``picked`` takes more from the other lanes. A claim also prefetches jobs, which cannot start at once. The claim
-# stops before the first job that would be prefetched although it must not be. That job and all jobs behind it wait for
-# a later claim.
+# share, ``picked`` takes more from the other lanes. A claim also prefetches jobs that cannot start at once. It stops
+# before the first such job that must not be prefetched. That job and all jobs behind it wait for a later claim.
 def _picked(*, behind_full_keys: bool = False) -> str:
     """Return the SQL for ``picked``, the rows to claim.
 
@@ -409,8 +408,8 @@ def claim_warily(connection: Connection, *, locked_by: str, lease: timedelta, ad
 def note_read(connection: Connection, job_id: int, locked_by: str) -> bool:
     """Mark a row leased by ``claim_warily`` as read, in the transaction that reads it.
 
-    Returns False if the lease no longer exists. If reading fails, or takes the server too long, the mark is rolled back
-    in the same transaction, so recovery sees an unread row.
+    Returns False if the lease no longer exists. If reading fails, or takes the server too long, the transaction also
+    rolls back the mark, so recovery sees an unread row.
     """
     if is_postgresql(connection):
         run(connection, f"SET LOCAL statement_timeout = {READ_WITHIN_S * 1000:.0f}")
@@ -492,8 +491,8 @@ def claim_one(
 ) -> Job | Limit | None:
     """Lease one waiting job that a person named, even if it is not due yet.
 
-    If the job's concurrency key has reached one of *limits*, that limit is returned instead of the job. Returns None if
-    the job is not waiting, or if another session has locked it. With *limits*, the call first waits until any other
+    If the job's concurrency key has reached one of *limits*, returns that limit instead of the job. Returns None if the
+    job is not waiting, or if another session has locked it. With *limits*, the call first waits until any other
     claim under limits has finished. Raises DatabaseError.
     """
     if limits:

@@ -1,6 +1,6 @@
 """Limits by concurrency key in the database.
 
-One lock lets only one transaction at a time claim jobs under limits. The counts say how many jobs of each key run.
+A lock lets only one transaction at a time claim jobs under limits. That transaction counts the running jobs by key.
 """
 
 from __future__ import annotations

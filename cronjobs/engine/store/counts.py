@@ -19,8 +19,8 @@ from cronjobs.text import clean
 
 # Fold at most this many rows in one transaction, because on SQLite every other writer waits until it ends.
 BATCH: Final = 500
-# A tick that has done any work folds the new rows if there are at least this many. Fewer rows wait for the hourly
-# round.
+# A tick that has done any work folds the new rows if there are at least this many. Otherwise the hourly round folds
+# them.
 MANY: Final = 500
 KEPT_HOURS: Final = 31 * 24
 # This "hour" stands for all hours. Real hours are counted from the beginning of 1970.
@@ -136,9 +136,9 @@ _NOT_WAITED: Final = "CAST(NULL AS bigint)"
 def count_ends(connection: Connection, ids: Collection[int]) -> None:
     """Count the attempts of these jobs that this transaction has just ended, and the jobs that ended with them.
 
-    The counts come from the rows, so the end of an attempt that lost its lease before it ended is not counted. If an
-    attempt was recorded as timed out while its thread was still running, it is counted once, with its final outcome.
-    The caller has locked the jobs' rows, so no newer attempt exists.
+    The counts come from the rows, so an attempt that had lost its lease before it ended is not counted. If an attempt
+    was recorded as timed out while its thread was still running, it is counted once, with its final outcome. The caller
+    has locked the jobs' rows, so no newer attempt exists.
     """
     _count(connection, ids, _ATTEMPTS, _WAITED)
 
@@ -268,11 +268,11 @@ def _put(connection: Connection, sums: Sums) -> None:
 
 
 def named(sums: Sums, known: dict[str, set[str]], *, storing: bool = False) -> Sums:
-    """Merge all names of a kind beyond MOST_NAMES into OTHER, and add the new names that are kept to *known*.
+    """Merge the names of a kind beyond MOST_NAMES into OTHER. Add the new names that stay to *known*.
 
-    The names that arrive first are kept. If we always kept the names with the largest counts, a name could be dropped
-    and return later, and its counter would go backwards. Among names that arrive together, those with the largest
-    counts are kept. Stored occurrences are not merged, because their names are schedule ids, which are few.
+    Keep the names that arrived first, and among names that arrive together, those with the largest counts. If we always
+    kept the largest, a name could be dropped and return later, and its counter would go backwards. Stored occurrences
+    are not merged, because their names are schedule ids, which are few.
     """
     sizes: Counter[tuple[str, str]] = Counter()
     for key, each in sums.items():
@@ -364,9 +364,7 @@ class HourSum(NamedTuple):
 
 
 def _numbers(**which: str) -> str:
-    """Return SQL for one column per condition in *which*. A column is the sum of the counts of the rows that match its
-    condition.
-    """
+    """Return SQL for one column per condition in *which*. Each sums the counts of the rows that match its condition."""
     return ", ".join(
         f"CAST(sum(CASE WHEN {each} THEN c.count ELSE 0 END) AS bigint) AS {name}" for name, each in which.items()
     )
@@ -377,7 +375,7 @@ _TIMED_JOBS: Final = f"c.kind = 'jobs' AND c.bucket <> {NO_BUCKET}"
 
 
 def _summed(table: str) -> str:
-    """Return SQL that sums a table by hour. The rows need not be sorted, because the primary key has this order."""
+    """Return SQL that sums a table by hour. It needs no sort, because the primary key has this order."""
     statuses = {status: f"c.kind = 'jobs' AND c.outcome = '{status}'" for status in ("succeeded", "dead", "cancelled")}
     return f"""
       SELECT c.at_hour, {_numbers(**statuses, failed=_FAILED, timed=_TIMED_JOBS)},

@@ -112,8 +112,8 @@ def record(connection: Connection, key: str, lease: Lease, result: str | None) -
     Returns False if a newer attempt has begun the effect since. If the database's reply was lost, call this again: a
     second call changes nothing.
     """
-    # Use INSERT, because the row may be gone: an operator who settles the effect as not done deletes the row. The
-    # operator may have done so too early. This attempt knows that the effect was carried out.
+    # Use INSERT, because the row may be gone: an operator who settles the effect as not done, perhaps too early,
+    # deletes the row. This attempt knows that the effect was carried out.
     written = run(
         connection,
         f"""INSERT INTO {EFFECTS} AS e (key, job_id, attempt, state, begun_at, recorded_at, result)
@@ -209,9 +209,9 @@ def unknown_of(connection: Connection, job_ids: Collection[int], *, steps: bool 
 
 
 def done_by(connection: Connection, job_id: int, most: int) -> Sequence[Row[Any]]:
-    """Return the first *most* effects, by when they began, that the job has recorded as done, without its steps.
+    """Return up to *most* effects that the job has recorded as done, in the order in which they began.
 
-    Each row has key, attempt and recorded_at.
+    Steps are left out. Each row has key, attempt and recorded_at.
     """
     return run(
         connection,
@@ -244,10 +244,10 @@ def left_unknown(connection: Connection, most: int, effects: int) -> Sequence[Ro
     """Return the jobs with an unknown effect that will not run again by themselves, the most recently ended first.
 
     Each job has succeeded, was cancelled, or is pruned. Dead jobs are left out, since they are reported as dead until
-    somebody deals with them. Each row has id, status (None if the job is pruned), ended_at (then when the effect began)
-    and the key of one such effect. Steps are left out, because they matter only if the job runs again.
+    somebody deals with them. Each row has id, status, ended_at and the key of one such effect. For a pruned job, status
+    is None, and ended_at is when the effect began. Steps are left out, because they matter only if the job runs again.
 
-    Only the last *effects* effects to begin are read, and the last *most* cancelled jobs, and the last *most* that were
+    Reads only the newest *effects* effects, the last *most* cancelled jobs, and the last *most* jobs that were
     cancelled while they ran.
     """
     # A separate query, with its own index, reads the jobs that were cancelled while they ran. In a single query,
@@ -284,10 +284,10 @@ def mark_of_dead(connection: Connection, job_ids: Collection[int]) -> None:
 
 
 def doubtful_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:
-    """Return the effects that these jobs were the last to begin, and that were repeated or skipped although nobody knew
-    whether they had happened.
+    """Return the effects of these jobs that were repeated or skipped although nobody knew whether they had happened.
 
-    Each row has job_id, attempt, key, begun_at, repeats and ``skipped``.
+    An effect belongs to the job that was the last to begin it. Each row has job_id, attempt, key, begun_at, repeats and
+    ``skipped``.
     """
     return run(
         connection,

@@ -41,16 +41,15 @@ _COLUMNS: Final = {"delay_s": "float8"} | kinds(
 _JSON_TEXTS: Final = ("payload",)
 
 _REPLACING_ROWS: Final = group("rows", _COLUMNS | {"stays": "int"})
-# For a job that moves to another queue, the caller has checked that the queue has room. For a job that should stay in
-# its queue (``stays``), the caller has not checked that. Such a job is replaced only if it is still in the same queue.
+# If a job moves to another queue, the caller has checked that the queue has room. If it should stay in its queue
+# (``stays``), the caller has not checked, so the job is replaced only if it is still in the same queue.
 _HAS_ROOM: Final = "(r.stays = 0 OR j.queue = r.queue)"
-# The same value as the default of the column ``enqueued_by``, for callers that give no name. SQLite does not know who
-# is connected, so on SQLite we pass the name.
+# The default of the column ``enqueued_by``, for callers that give no name. SQLite does not know who is connected, so
+# there we pass the name.
 _CALLER: Final = either(postgresql=POSTGRESQL_CALLER, sqlite=":caller_")
-# Use a scalar subquery, because PostgreSQL plans NOT EXISTS as a join. While the statistics say that the table is
-# empty, that join scans the whole table for each row. The key is looked up before the INSERT, because ON CONFLICT alone
-# would wait for any open transaction that has updated the row with that key. Every claim updates the rows that it
-# takes.
+# Look up the key before the INSERT, because ON CONFLICT alone would wait for any open transaction that has updated the
+# row with that key, and every claim updates the rows that it takes. Use a scalar subquery, because PostgreSQL plans NOT
+# EXISTS as a join. While the statistics say that the table is empty, that join scans the whole table for each row.
 _NOT_THERE: Final = either(
     postgresql=f"(SELECT j.id FROM {JOBS} j WHERE j.idempotency_key = r.idempotency_key) IS NULL", sqlite="true"
 )
@@ -72,8 +71,8 @@ _COLUMNS_WRITTEN: Final = """job_type, payload, meta, queue, priority, run_at, c
 _VALUES: Final = f"""
          r.job_type, CAST(r.payload AS {JSON_TYPE}), CAST(r.meta AS {JSON_TYPE}), r.queue, r.priority, {_DUE_AT}, {NOW},
          r.max_attempts, r.timeout_s, r.idempotency_key, r.concurrency_key, coalesce(r.enqueued_by, {_CALLER})"""
-# Only a separate statement writes ``schedule`` and ``scheduled_for``. Apps may not write these columns. Otherwise a row
-# that an app inserts could block a schedule forever.
+# A separate statement writes ``schedule`` and ``scheduled_for``. Apps may not write these columns, because a row that
+# an app inserts could then block a schedule forever.
 _COLUMNS_OF_SCHEDULE: Final = f"{_COLUMNS_WRITTEN}, schedule, scheduled_for"
 _VALUES_OF_SCHEDULE: Final = f"{_VALUES}, r.schedule, r.scheduled_for"
 

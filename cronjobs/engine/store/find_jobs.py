@@ -36,8 +36,8 @@ class JobName(NamedTuple):
 
 
 # The settings of the app's connection decide in which form its driver returns instants, JSON and texts. So we select
-# instants as numbers, and texts and JSON as the hexadecimal digits of their bytes. Every connection returns these in
-# the same form.
+# instants as numbers, and texts and JSON as the hexadecimal digits of their bytes, which are the same on every
+# connection.
 def _text(column: str) -> str:
     shown = f"substr({column}, 1, {LONGEST})"
     return either(postgresql=in_ascii(shown), sqlite=f"CASE WHEN {column} IS NOT NULL THEN hex({shown}) END")

@@ -100,7 +100,7 @@ def pruned_jobs(detail: Any) -> list[int]:
 
 
 def count_of(detail: Any) -> int:
-    """Return how many occurrences or jobs an entry of one of KINDS says were given up."""
+    """Return how many occurrences or jobs were given up, according to an entry of one of KINDS."""
     count = detail.get("count") if isinstance(detail, Mapping) else None
     return count if isinstance(count, int) else 1
 

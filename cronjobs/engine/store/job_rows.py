@@ -57,7 +57,7 @@ _texts_of: Final = attrgetter(*_TEXTS)
 
 
 def job_from(row: Sequence[Any]) -> Job:
-    """Return the job of a row that begins with ``FACTS``. Harmful values that plain SQL wrote are made harmless."""
+    """Return the job of a row that begins with ``FACTS``. Neutralizes harmful values that plain SQL wrote."""
     job = Job._make(row[:_COLUMNS])
     for name, value in zip(_TEXTS, _texts_of(job), strict=True):
         if value.__class__ in (BrokenText, BadJson) or value == UNREAD:
@@ -93,7 +93,7 @@ def fetch_by_itself(connection: Connection, job_id: int, locked_by: str) -> Job 
 
     If the row cannot be read, the returned job has only the values that are needed to end the job. Each statement
     checks the lease itself, because another runner may have taken the lease since an earlier statement of the same
-    transaction saw it. Raises DBAPIError or MemoryError if reading took too much time or memory. A later try may then
+    transaction saw it. Raises DBAPIError or MemoryError if reading took too much time or memory; a later try may
     succeed.
     """
     try:

@@ -100,10 +100,10 @@ def types_recorded_at(connection: Connection) -> datetime | None:
 def runnable_types(connection: Connection, within: timedelta = REMEMBERED) -> frozenset[str] | None:
     """Return the job types that some host may still run, or None if no tick has recorded any.
 
-    Claims use these types. A list counts if a tick recorded it no longer ago than *within*, because a tick that began
-    before a deploy may still be running jobs of types that the deploy removed. Idle ticks load no handlers, so the last
-    list of each host that still ticks counts as well. If no tick has loaded handlers for that long, the last recorded
-    lists are used.
+    Claims use these types. A list counts if a tick recorded it at most *within* ago, because a tick that began before a
+    deploy may still be running jobs of types that the deploy removed. Idle ticks load no handlers, so the last list of
+    each host that still ticks counts as well. If no tick has loaded handlers for that long, the last recorded lists are
+    used.
     """
     rows = run(
         connection,
@@ -136,8 +136,8 @@ def present_types(
 ) -> frozenset[str] | None:
     """Like ``runnable_types``, but without types that no longer exist because of a deploy or a fault.
 
-    Schedules and the views for people use these types. If a schedule has a job that no host can run now, later
-    occurrences must still get their jobs. *here* is a host, its file, and the code that its tick has just loaded.
+    Schedules use these types: if a schedule has a job that no host can run now, later occurrences must still get their
+    jobs. The views for people use them, too. *here* is a host, its file, and the code that its tick has just loaded.
     """
     rows = run(
         connection,

@@ -122,7 +122,7 @@ def outlived(connection: Connection, limit: int) -> Sequence[int]:
 def give_up_outlived(connection: Connection, ids: Collection[int]) -> list[tuple[Job, str]]:
     """Mark these jobs as dead, and return them with their errors.
 
-    Jobs that ``outlived`` would no longer return, or that another transaction has locked, are skipped.
+    Skips jobs that ``outlived`` would no longer return, or that another transaction has locked.
     """
     rows = run(
         connection,

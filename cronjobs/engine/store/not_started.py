@@ -25,7 +25,7 @@ COUNTED: Final = 5000
 
 
 def _types_of(kind: str, waiting: str) -> str:
-    """Return SQL for the job types of waiting jobs. Each type is found by one index step."""
+    """Return SQL for the job types of waiting jobs. Each type costs one index step."""
     there = f"FROM {JOBS} j WHERE j.{waiting}"
     return f"""
       {kind}_type(job_type, place) AS (

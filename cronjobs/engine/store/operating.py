@@ -42,8 +42,7 @@ TAKES: Final[Mapping[str, tuple[Status, ...]]] = {
 }
 CANCELLED: Final = f"status = 'cancelled', finished_at = {NOW}, last_error = :error, error_type = NULL, {RELEASE_KEY}"
 
-# A row that is older than the limits in LENGTHS may exceed them. Such a row may stay, but must not become a waiting job
-# again.
+# A row from before the limits in LENGTHS may exceed them. It may stay, but must not become a waiting job again.
 _TOO_LONG: Final = (
     "CASE " + " ".join(f"WHEN {in_bytes(f'j.{c}')} > {n} THEN '{c}'" for c, n in LENGTHS.items()) + " END"
 )
@@ -292,8 +291,8 @@ def held(connection: Connection, ids: Collection[int]) -> dict[int, HeldJob]:
 def release(connection: Connection, gone: Sequence[HeldJob], act: OperatorAction) -> FinishResult:
     """Return the jobs in *gone* to the queue, due now. A run of "cronjobs exec" becomes dead and is not returned.
 
-    The jobs' runners must certainly be gone. A job that fails its fence is skipped. No try is used up, but one more
-    loss is counted.
+    The jobs' runners must certainly be gone. Skips a job that fails its fence. A release uses up no try, but counts as
+    one more loss.
     """
     now = database_now(connection)
     # On a cluster, a handler may outlive its supervisor until its permit ends.
@@ -333,7 +332,7 @@ def record_act(
     """Record the action in the audit trail.
 
     If the jobs were chosen by id, or if *each* is True, each job gets one row. Otherwise one row lists all ids of the
-    batch. *were_dead* are the jobs that were dead before the action. The rows of these jobs no longer show that.
+    batch. *were_dead* are the jobs that were dead before the action, which their rows no longer show.
     """
     if not ids:
         return
@@ -357,9 +356,9 @@ def claims_in_flight(connection: Connection) -> frozenset[str]:
 
     A claim that began before a pause was committed may not have seen the pause. In each claim, one statement reads the
     pauses. Before that statement takes its snapshot, it locks the tables of pauses and jobs, and the claim holds these
-    locks until its end. So call this function once after the pause was committed. Any claim that is not in the result
-    sees the pause. (A claim under limits, or row by row, leases its rows in a later statement. The locks are still held
-    then.) On SQLite only one transaction at a time can write, so the result is empty.
+    locks until its end. So call this function once after the pause was committed: any claim that is not in the result
+    sees the pause. (A claim under limits, or row by row, leases its rows in a later statement, while it still holds the
+    locks.) On SQLite only one transaction at a time can write, so the result is empty.
     """
     if not is_postgresql(connection):
         return frozenset()

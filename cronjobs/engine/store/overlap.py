@@ -26,8 +26,8 @@ PRESENT_TYPE: Final = json_value("s.definition", "job")
 # Jobs of one schedule run one at a time, oldest first. The exceptions are schedules that allow overlap and jobs that a
 # person forced. No job starts while another job of the schedule runs, even if the waiting job has a lower id. A job of
 # a type that no host can run does not block other jobs. If the schedule used to run another job type, jobs of that old
-# type wait behind all others. All these rules are in one subquery, because a claim contains them several times, and it
-# takes longer to plan a claim than to execute it.
+# type wait behind all others. All these rules are in one subquery, because a claim contains them several times, and
+# planning a claim takes longer than executing it.
 IN_TURN: Final = f"""
       ({_FORCED} OR NOT EXISTS (
         SELECT 1 FROM {JOBS} o LEFT JOIN {SCHEDULES} s ON s.name = o.schedule

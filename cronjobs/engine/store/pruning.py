@@ -46,7 +46,7 @@ _UNLOCKED: Final = either(postgresql="FOR UPDATE SKIP LOCKED", sqlite="")
 
 @dataclass(frozen=True)
 class PrunePosition:
-    """A position in a walk through the ended jobs of one status: directly after the job with these values."""
+    """How far a walk through the ended jobs of one status has come: just past the job with these values."""
 
     finished_at: datetime
     id: int
@@ -127,7 +127,7 @@ def delete_jobs(connection: Connection, ids: Collection[int], status: str, befor
 def _note_deaths(connection: Connection, gone: Sequence[Row[Any]]) -> None:
     """Write an audit entry about the dead jobs among *gone* that nobody dismissed.
 
-    The finding about these jobs disappears together with the jobs. So do the reports about their unknown effects.
+    Deleting the jobs also removes the finding about them, and the reports about their unknown effects.
     """
     found: dict[str, dict[str, Any]] = {}
     if dead := [row.id for row in gone if row.status == "dead"]:
@@ -318,10 +318,9 @@ def _past(connection: Connection, what: str, **limits: Any) -> Past:
 
 
 def prune_from(connection: Connection) -> dict[str, datetime]:
-    """Return an instant for each status. Of the jobs that ended before it in that status, only stripped ones still
-    exist.
+    """Return, by status, an instant before which only stripped jobs are left.
 
-    A million stripped jobs may exist. With these instants, pruning need not read any of them.
+    There may be a million of them. Pruning begins at this instant, so it need not read them.
     """
     stored = connection.execute(select(meta.c.prune_from).where(meta.c.id == 1)).scalar()
     found = {}

@@ -36,7 +36,7 @@ from cronjobs.errors import CronjobsError
 
 # In the row with this schedule_id, ``hour`` says until when all hours are closed. Real ids begin with 1.
 MARK: Final = 0
-# The row that serves as the lock has this hour, which is before all real hours, and also the schedule_id MARK.
+# The row with schedule_id MARK and this hour, which is before all real hours, serves as the lock.
 NEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)
 KEPT: Final = timedelta(hours=26)
 # Do not count the occurrences of a longer range, because that takes too long.
@@ -185,9 +185,8 @@ def _spans(connection: Connection, rows: Iterable[Row[Any]]) -> list[ResultSpan]
 def _due(connection: Connection, became: Iterable[ResultSpan]) -> Callable[[ResultSpan, int, int], Iterable[int]]:
     """Return a function for the quarters in which a row's occurrences were due.
 
-    The function uses the schedule's present timing if possible. A row may come from an earlier definition. So the
-    present timing is used only if it gives the same first and last occurrence, and the same number of occurrences.
-    Otherwise the function spreads the occurrences evenly.
+    The function uses the schedule's present timing if that gives the row's first and last occurrence, and their number.
+    Otherwise, for example for a row of an earlier definition, the function spreads the occurrences evenly.
     """
     wide = sorted({row.schedule_id for row in became if row.span})
     statement = f"SELECT s.id, s.definition FROM {SCHEDULES} s WHERE s.id {AMONG_IDS}"
@@ -260,8 +259,8 @@ def _alone(connection: Connection) -> None:
 
     Wait for any transaction that has already begun to close an hour or to rewrite occurrences.
     """
-    # Lock a row that is never deleted. A session that waits for the lock on a row that is then deleted would continue
-    # without a lock.
+    # Lock a row that is never deleted. If the row that a session waits for is deleted, the session goes on without a
+    # lock.
     run(
         connection,
         f"""INSERT INTO {QUARTERS} AS q (schedule_id, hour, quarters) VALUES (:mark, :never, '')
@@ -272,9 +271,7 @@ def _alone(connection: Connection) -> None:
 
 
 def _closed_in(connection: Connection, hour: datetime) -> list[dict[str, Any]]:
-    """Return the rows to store for *hour*: one row for each schedule that has occurrences in the hour, if none of them
-    can change any more.
-    """
+    """Return the rows to store for *hour*: one for each schedule whose occurrences in the hour can no longer change."""
     ends = hour + HOUR
     settled = run(
         connection,
@@ -321,7 +318,7 @@ def _keep(connection: Connection, hour: datetime, rows: Sequence[dict[str, Any]]
 
 
 def forget_hours(connection: Connection, spans: Sequence[dict[str, Any]]) -> None:
-    """Reopen the hours in *spans* (schedule_id, first_for, last_for). Their occurrences will be written again."""
+    """Reopen the hours in *spans* (schedule_id, first_for, last_for). The caller will write their occurrences again."""
     _alone(connection)
     rows = [span | {"first_for": _at(number_of(span["first_for"]) // IN_AN_HOUR * IN_AN_HOUR)} for span in spans]
     run(

@@ -131,9 +131,7 @@ def count_full(connection: Connection, queue: str, what: Literal["dropped", "ref
 
 
 def count_held(connection: Connection, queue: str) -> None:
-    """Count an enqueue that gave up because another transaction held the queue. The count is kept even if the
-    transaction is rolled back.
-    """
+    """Count an enqueue that gave up because another transaction held the queue. A rollback does not undo the count."""
     run(connection, f"SELECT {COUNT_FULL}(CAST(:queue AS text), 'held', 1)", queue=queue)
 
 
@@ -160,9 +158,9 @@ def caps_in_force(connection: Connection) -> dict[str, Cap]:
 
 
 def put_caps(connection: Connection, caps: Sequence[Cap], lifted: Collection[str]) -> set[str]:
-    """Put *caps* in force, and remove the caps of the queues *lifted*. The numbers of dropped jobs are kept.
+    """Put *caps* in force, and remove the caps of the queues *lifted*. Keep the numbers of dropped jobs.
 
-    Returns the queues that were changed. Queues whose rows an enqueuer has locked are skipped.
+    Skips queues whose rows an enqueuer has locked. Returns the queues that it changed.
     """
     names = sorted({cap.queue for cap in caps} | set(lifted))
     if not names:
@@ -197,10 +195,7 @@ def pressures(connection: Connection) -> Sequence[Row[Any]]:
 
 
 def paused_scope(connection: Connection, queue: str) -> str | None:
-    """Return the scope ("all" or "queue") of a pause that holds back the queue's jobs now.
-
-    Return None without such a pause.
-    """
+    """Return the scope ("all" or "queue") of a pause that holds back the queue's jobs now, or None."""
     found = run(
         connection,
         f"""

@@ -13,8 +13,7 @@ from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS
 # A row in job_runs is an attempt that began. A job that died, and was retried while it was being pruned, may have lost
 # these rows. In that case ``last_failed_at`` still shows that the job ran.
 NEVER_BEGUN: Final = f"(j.last_failed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {JOB_RUNS} r WHERE r.job_id = j.id))"
-# Clear the column of the unique key, so that a new job can get the key, even with somebody's own SQL that uses ON
-# CONFLICT.
+# Clear the unique column, so that a new job can take the key, even if somebody's own SQL inserts it with ON CONFLICT.
 RELEASE_KEY: Final = f"""
       released_key = CASE WHEN {NEVER_BEGUN} THEN coalesce(j.idempotency_key, j.released_key) ELSE j.released_key END,
       idempotency_key = CASE WHEN {NEVER_BEGUN} THEN NULL ELSE j.idempotency_key END"""

@@ -313,7 +313,7 @@ def rename(connection: Connection, names: Mapping[str, str], commands: Collectio
     names.
 
     *commands* are the old names of schedules with a command of their own. The job type of such a command is the
-    schedule's name, so unfinished jobs of the old type get the new type. No host could run the old type.
+    schedule's name, so their unfinished jobs get the new type. No host could run the old one.
 
     The ledger and the watermark refer to a schedule's id, so they need no change.
     """
@@ -378,7 +378,7 @@ def follow_renames(connection: Connection, ids: Collection[int]) -> None:
 
 
 def _move_pause(connection: Connection, old: str, new: str) -> None:
-    """Rename a schedule's pause. If the new name already has a pause, the pause that ends later is kept."""
+    """Rename a schedule's pause. If the new name already has a pause, keep the one that ends later."""
     theirs, ours = (pause_row(connection, scope="schedule", name=name) for name in (old, new))
     assert theirs is not None
     ours_is_longer = ours is not None and (ours.until is None or bool(theirs.until and ours.until > theirs.until))

@@ -28,9 +28,9 @@ def if_not_too_large(column: str) -> str:
     """Return SQL whose value is the JSON *column* if that is small enough to fetch, else ``TOO_LARGE`` or
     ``ODD_NUMBER``.
 
-    On PostgreSQL the checks go from cheap to expensive. Reading the size on disk costs nothing. For the size of the
-    value, the database must decompress it. (The SQL concatenates because a concatenated value is not compressed.) For
-    the size of the text, the database must build the text. A number such as 1e5000 (an odd number, see
+    On PostgreSQL the checks go from cheap to expensive. Reading the size on disk costs nothing. To measure the value,
+    the database must decompress it. (The SQL concatenates because a concatenated value is not compressed.) To measure
+    the text, the database must build it. A number such as 1e5000 (an odd number, see
     ``has_odd_number``) can make the text a thousand times larger.
     """
     return either(
@@ -52,7 +52,7 @@ def in_bytes(column: str) -> str:
 
 
 def stored(text: Any) -> Any:
-    """Return *text*, which was read from a row, as a parameter with which the same row can be found again.
+    """Return *text*, which was read from a row, as a parameter that finds the same row again.
 
     A text that is not valid UTF-8 is passed as its bytes, which the SQL on SQLite casts to text.
     """

@@ -141,7 +141,7 @@ def shaped(
 def _may_be_bound(value: Any, postgresql: bool) -> bool:
     """Return whether every driver sends *value* unchanged as a parameter, in every client encoding.
 
-    Otherwise the value is sent within JSON, which is ASCII. Drivers treat enums differently, and cannot encode all
+    Any other value is sent within JSON, which is ASCII. Drivers treat enums differently, and cannot encode all
     characters in every encoding. psycopg itself rejects a NUL, but within JSON the server rejects it as a bad value.
     """
     if type(value) is str:
@@ -234,7 +234,7 @@ STANDING_NOW: Final = "(CASE WHEN statement_timestamp() IS NOT NULL THEN CAST(:n
 def run(connection: Connection, statement: str, /, **parameters: Any) -> CursorResult[Any]:
     """Run *statement* with bound *parameters*. A list becomes one JSON parameter, as ``among`` and ``group`` need it.
 
-    Every statement that is written for both databases is run by this function, on any kind of connection.
+    This function runs every statement that is written for both databases, on any kind of connection.
     """
     postgresql, clock = is_postgresql(connection), clock_of(connection)
     prepared, needs_clock = _prepare(statement, postgresql, schema_of(connection), clock.stands_at is not None)

@@ -100,8 +100,8 @@ def begin_tick(connection: Connection, row: dict[str, Any]) -> int:
 class DeathSigns(NamedTuple):
     """The signs that a tick died while it was reading a job's row.
 
-    ``deaths`` is the number of recent ticks that never recorded their end, and after which no other tick of the same
-    host has ended. If ``doubtful`` is True, jobs are waiting whose rows may have killed a tick.
+    ``deaths`` is the number of recent ticks that never recorded their end, if no later tick of their host has
+    ended. If ``doubtful`` is True, jobs are waiting whose rows may have killed a tick.
     """
 
     deaths: int
@@ -138,7 +138,7 @@ def signs_of_death(connection: Connection, budget: timedelta) -> DeathSigns:
 
 
 def overran_lately(connection: Connection) -> frozenset[str]:
-    """Return the types of jobs that a tick expected to end in time, but had to interrupt, in the last 24 hours."""
+    """Return the types of jobs that a tick in the last 24 hours expected to end in time but had to interrupt."""
     rows = run(
         connection, f"SELECT t.did FROM {TICKS} t WHERE t.started_at > {after_now('-86400')} AND {_SOME_OVERRAN}"
     ).scalars()

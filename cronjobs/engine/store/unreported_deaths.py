@@ -22,11 +22,11 @@ _BEGAN: Final = f"(SELECT t.started_at FROM {TICKS} t WHERE t.tick = :tick)"
 
 
 def deaths_of(connection: Connection, runner: str) -> Sequence[Row[Any]]:
-    """Return the jobs that *runner* (a ``locked_by``) may have recorded as dead, the first to die first.
+    """Return the jobs that *runner* (a ``locked_by``) may have recorded as dead, in the order in which they died.
 
-    These are the jobs of its own attempts. For a tick, they are also lost attempts and misfits, which any tick may have
-    recorded since this tick began. A lost attempt without a worker was recorded by another process than its runner,
-    because only the supervisor of an executor records attempts of its own as lost.
+    These are the jobs of its own attempts. If it is a tick, they are also all lost attempts and misfits since it began,
+    because any tick may have recorded those. If a lost attempt has no worker, its own runner did not record it: only
+    the supervisor of an executor records attempts of its own as lost.
     """
     return run(
         connection,

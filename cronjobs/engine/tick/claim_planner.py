@@ -21,7 +21,7 @@ from cronjobs.engine.store.claims import ClaimFilter
 from cronjobs.engine.tick.result import TickFilter
 from cronjobs.model import RetryPolicy
 
-# Write at most this many outcomes at once. While they are written, workers run the other claimed jobs.
+# Write at most this many outcomes at once. While the loop writes them, workers run the other claimed jobs.
 GROUP: Final = 400
 # Claim at most this many jobs before a worker is free for them.
 MOST_AHEAD: Final = 2 * GROUP
@@ -133,7 +133,7 @@ class ClaimPlanner:
     def room(self, in_flight: InFlight) -> int:
         """Return how many jobs to claim: enough for the workers that are free now or will be free within about 50 ms.
 
-        The next claim follows when half of the jobs claimed ahead are left.
+        The next claim comes when half of the jobs that were claimed ahead are left.
         """
         overdue = sum(attempt.phase is Phase.OVERDUE for attempt in in_flight.busy())
         free, ahead = self.free(in_flight), self.ahead()

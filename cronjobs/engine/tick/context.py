@@ -49,7 +49,7 @@ class TickContext:
     say_not_started: bool = False
     tells_each: bool = True  # report every job's start and success, for a log or a terminal
     say_progress_s: float = math.inf  # seconds between progress lines on a terminal
-    waits_for_long_jobs: bool = False  # if True, signals are passed on to the long jobs
+    waits_for_long_jobs: bool = False  # if True, pass signals on to the long jobs
     # How this process was started. The fast path of the next tick compares this ``start`` with its own.
     start: Start | None = None
     # The address where runs of "cronjobs exec" wait for this project to record them (``state_files.spool_address``).
@@ -91,7 +91,7 @@ class TickContext:
         self.outages: list[PastOutage] = []  # the times in which this tick could not use the database
 
     def end_of(self, share: float) -> float:
-        """Return when this *share* of the time that is left in the tick will be over, on the monotonic clock."""
+        """Return the time on the monotonic clock at which this *share* of the tick's remaining time will be over."""
         now = self.clock.monotonic()
         return now + share * (self.deadline - now)
 

@@ -65,7 +65,7 @@ def arm() -> Guard:
     global _armed
     if _armed is None:
         open_standard_streams()
-        # With the default action, Ctrl-C prints no traceback while the tick's own signal handler is not installed.
+        # Until the tick installs its own signal handler, Ctrl-C should print no traceback, so use the default action.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         _armed = Guard(Watchdog(SYSTEM), Start(sys.argv[1:]))
         _armed.limit(timedelta(seconds=DEFAULT_BUDGET_S), timedelta(seconds=DEFAULT_EVERY_S))

@@ -43,8 +43,8 @@ BRIEF_S: Final = 0.0005
 class EndWriter:
     """Writes the ends of attempts. Ends that are not written yet wait in ``in_flight``.
 
-    ``database_now`` was read when the monotonic clock showed ``now_read_at``. ``caught`` is called with each unexpected
-    error. ``last`` is the most recently recorded end.
+    ``database_now`` was read when the monotonic clock showed ``now_read_at``. The writer calls ``caught`` with each
+    unexpected error. ``last`` is the most recently recorded end.
     """
 
     clock: Clock
@@ -64,7 +64,7 @@ class EndWriter:
     named_types: set[str] = field(default_factory=set)
     last: Decided | None = None
     progress_at: float = -math.inf  # when progress was last reported
-    # For each type of long job whose process did not start, the reason.
+    # Why the process of a long job did not start, by job type.
     without_process: dict[str, str] = field(default_factory=dict)
 
     # --- collecting ---------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class EndWriter:
     def write_one_by_one(self) -> bool:
         """Write each outcome in its own transaction, so that one bad value does not block the other outcomes.
 
-        Return False if the database failed for another reason than a bad value.
+        Return False if the database failed for a reason other than a bad value.
         """
         for ended in list(self.in_flight.unwritten.values()):
             try:

@@ -33,7 +33,7 @@ NOT_INSTALLED: Final = "Dask is not installed: pip install 'cronjobs[dask]'"
 
 @dataclass(frozen=True)
 class Supervision:
-    """The facts that a supervisor is given when it starts.
+    """The facts that a tick passes to a supervisor at its start.
 
     The supervisor reads everything else from the configuration file. If ``queue`` is None, the supervisor serves every
     queue.
@@ -59,7 +59,7 @@ class Supervision:
 
     @property
     def lock_name(self) -> str:
-        # A tick of manage.py has a ``setup`` that another tick with the same file may lack.
+        # Leave out ``setup``: a tick of manage.py has one, and another tick with the same file may have none.
         return f"executor-{sha256(replace(self, setup=None).encode()).hexdigest()[:24]}.lock"
 
 

@@ -86,7 +86,7 @@ class HookContext:
 
 
 class RunSummary(NamedTuple):
-    """The facts that ``Hook.end`` gets. The hook must have finished by the instant ``until`` of the monotonic clock."""
+    """The facts that ``Hook.end`` gets. The hook must finish by ``until``, an instant of the monotonic clock."""
 
     until: float
     exit_code: int = 0
@@ -101,7 +101,7 @@ class Hook:
     Override the methods that you need. They run in the extra's own thread.
     """
 
-    schedules: frozenset[str] = frozenset()  # the schedules for whose jobs the hook is called
+    schedules: frozenset[str] = frozenset()  # call the hook for jobs of these schedules
 
     def __init__(self, context: HookContext) -> None:
         self.context = context
@@ -195,7 +195,7 @@ class Extras:
 
 
 class _Extra:
-    """One extra and its thread, which is started by the first call."""
+    """One extra and its thread, which the first call starts."""
 
     def __init__(self, name: str, module: str, context: HookContext) -> None:
         self.name = name
@@ -262,7 +262,7 @@ def extras_of_tick(context: HookContext) -> Extras:
 
 
 def extras_of_job(settings: Settings, database: Database, emit: Callable[[events.Event], None]) -> Extras:
-    """Return the extras for a process that runs jobs outside a tick, already begun."""
+    """Begin and return the extras for a process that runs jobs outside a tick."""
     doors = {name: door for name, door in DOORS.items() if door.reports and door.wanted(settings, "-")}
     extras = Extras(doors, HookContext(settings, database, Identity.here(), emit))
     extras.begin()

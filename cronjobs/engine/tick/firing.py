@@ -76,7 +76,7 @@ class Firing:
             tick.result.refused = done.plan.refused
             tick.emit(events.fault(str(tick.settings.file), done.plan.refused))
         if done.applied:
-            # Set the fingerprint only now. If this tick is killed before, or if its file is refused, the next tick
+            # Set the fingerprint only now. If this tick is killed earlier, or if its file is refused, the next tick
             # still sees that the file has changed.
             tick.row.fingerprint, self.applied = mark, True
 

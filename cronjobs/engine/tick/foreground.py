@@ -310,7 +310,7 @@ class Foreground:
         A command first gets its grace period.
 
         Signals that were ignored before (nohup, a script's "&") stay ignored. We also send SIGINT to ourselves when the
-        lease is lost. If a signal arrives while the job's end is being recorded, we try only once more to record it.
+        lease is lost. If a signal arrives while the loop is recording the job's end, it tries only once more.
         """
 
         def on_signal(number: int, _frame: FrameType | None) -> None:

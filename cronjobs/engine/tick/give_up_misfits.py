@@ -16,7 +16,7 @@ BATCH: Final = 200
 
 
 def give_up(tick: TickContext, types: Callable[[], JobTypes]) -> None:
-    """Record these jobs as dead, and report them, in short transactions, as long as the tick has time."""
+    """Record misfits that waited too long as dead, and report them, in short transactions, while the tick has time."""
     while tick.go_on():
         with tick.database.read() as connection:
             found = outlived(connection, BATCH)

@@ -2,7 +2,7 @@
 
 So record the attempt and ask it to stop, while it keeps its worker, its row and its lease. When no other job can start,
 the loop ends (``pacing``) and cuts the leases of these attempts to 2 s (``loop``). The process exits before these
-leases end (``command.leaving``). A handler in its own process is killed by ``execution.process``.
+leases end (``command.leaving``). If a handler has its own process, ``execution.process`` kills it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cronjobs.model import Interrupted, Job, TimedOut, duration_text
 class HungHandlers:
     """Records which handlers run past their time.
 
-    ``collect`` notes which attempts the workers have ended so far. ``secrets_of`` returns the values to mask in a job's
+    ``collect`` takes the ends that workers have reported so far. ``secrets_of`` returns the values to mask in a job's
     output.
     """
 

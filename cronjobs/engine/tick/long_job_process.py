@@ -3,8 +3,8 @@
 Before any user code runs, this process takes over the tick's lease with a compare-and-swap of ``locked_by``, under the
 same attempt. If no row matches, the process exits. Otherwise it answers the tick, and runs a loop like the tick's for
 this one job. The loop renews the lease, obeys the timeout, cancel requests and SIGTERM, and records the result. This
-process only supervises the job. The handler or command runs in a child process, in a separate session, and is killed if
-this process dies. As in a tick, the watchdog ends this process before the lease ends.
+process only supervises the job. The handler or command runs in a child process, in a separate session, and dies if this
+process dies. As in a tick, the watchdog ends this process before the lease ends.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def supervise(attempt: Attempt, adopted: Adopted, around: WorkerContext, watchdo
 
     def emit(event: events.Event) -> None:
         to_log(event)
-        # Nobody reads the output of this process, so the next tick reports a death. Cron mails what it prints.
+        # Nobody reads the output of this process, so leave a death to the next tick: cron mails what a tick prints.
         mail_throttle.leave_end(settings, event)
 
     unreported = Unreported(settings.file, attempt.job.locked_by or "")

@@ -53,8 +53,8 @@ SILENT: Final = "no answer in time"
 
 @dataclass(frozen=True)
 class Handover:
-    """The facts that a long job's process is given at its start. The process reads everything else from the
-    configuration file.
+    """The facts that a tick passes to a long job's process. The process reads everything else from the configuration
+    file.
     """
 
     config: str
@@ -69,9 +69,9 @@ class Handover:
     # Exit statuses of the command, as in ExitCodes.
     success: list[int]
     permanent: list[int]
-    # The AttemptPolicy for the job's row, as JSON. By this policy, the process also decides whether to retry the job.
+    # The AttemptPolicy for the job's row, as JSON. The process also uses it to decide on a retry.
     row_policy: str
-    # What the tick called before it imported the handlers. A tick of manage.py sets up Django without any ``setup:``.
+    # The ``setup`` that the tick called before it imported the handlers. A tick of manage.py sets up Django by itself.
     setup: str | None = None
 
     @classmethod
@@ -108,7 +108,7 @@ class Handover:
     def as_type(self, job_types: Mapping[str, JobTypeSettings]) -> JobType:
         """Return the job type as the tick knew it.
 
-        For a command, the command's own settings are read from the file again. Raises CronjobsError if the file no
+        For a command, reads the command's own settings from the file again. Raises CronjobsError if the file no
         longer declares the command.
         """
         declared = job_types.get(self.job_type)

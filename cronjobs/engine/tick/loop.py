@@ -72,7 +72,7 @@ class Loop:
     counts: Counts = field(default_factory=Counts)
     # Job types that crashed runners. Jobs of these types run in child processes.
     crashing: Collection[str] = ()
-    # Job types whose jobs were held by one runner that died.
+    # Types of the jobs that a runner held when it died.
     suspected: Collection[str] = ()
     many_queues: bool = False  # see ``Overview``
     tells_each: bool = True  # report every job's start and success
@@ -347,12 +347,12 @@ class Loop:
         )
 
     def _after_failure(self, batch: Batch, error: Exception) -> bool:
-        """Handle *error* from writing *batch*, which may have been committed all the same.
+        """Handle *error*, which writing *batch* raised. The batch may have been committed all the same.
 
         Return whether the turn counts as done.
         """
         if not isinstance(error, DatabaseError):
-            # One outcome or one claimed row has a bad value. The other outcomes are still written.
+            # One outcome or one claimed row has a bad value. Still write the other outcomes.
             self._caught(error)
             self.ends.write_one_by_one()
             return False
@@ -474,7 +474,7 @@ class Loop:
             self.ends.release([attempt])
 
     def begin_adopted(self, attempt: Attempt) -> None:
-        """Run an attempt whose lease this process took over. ``attempt.claimed`` is when the statement was sent."""
+        """Run an attempt whose lease this process took over. ``attempt.claimed`` is when it sent the takeover."""
         self._take(attempt)
         self._move_watchdog()
         self._hand(attempt)

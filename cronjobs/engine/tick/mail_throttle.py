@@ -26,7 +26,7 @@ LONGEST_FACT: Final = 1000  # in characters
 # The facts of a job's end that cron's mail needs.
 FACTS_KEPT: Final = ("job_id", "job_type", "error_type", "error", "at", "tries", "note")
 
-# What a cause may be about (*about*).
+# The values of *about*: where the fault of a cause lies.
 CODE: Final = "code"
 DATABASE: Final = "database"
 
@@ -71,8 +71,8 @@ class Alarm:
     def unrecorded(self) -> list[dict[str, str]]:
         """Return the times in which ticks could not use the database and could not record that, oldest first.
 
-        They have the form that ``noted_outages`` returns. A cause is forgotten, and its times with it, when a tick can
-        use the database again.
+        They have the form that ``noted_outages`` returns. When a tick can use the database again, the alarm forgets the
+        cause and its times.
         """
         found = (entry.get("unrecorded") for entry in self._load().values())
         return [each for times in found if isinstance(times, list) for each in times][:MOST_UNRECORDED]
@@ -112,8 +112,8 @@ class Alarm:
         ``kept_from_starting``). For *unrecorded* see the method ``unrecorded``. Of the causes with the same *alike*
         that end at the same time, ``over`` names one and counts the others.
 
-        If the cause is to be reported now, *say* is called with the number of occurrences since the last report. The
-        report is made before it is recorded, because a tick that is killed in between must not silence the next ticks.
+        To report the cause now, the alarm calls *say* with the number of occurrences since the last report. It records
+        the report only afterwards, because a tick that is killed in between must not silence the next ticks.
         """
         known = self._load()
         at = now.isoformat()
@@ -154,7 +154,7 @@ class Alarm:
         """Call *say* with a sentence for each counted cause whose next report is due.
 
         A cause with ``ended_by`` might never occur again. Without this call, ``worth_mailing`` would then never report
-        what it has counted. As in ``worth_mailing``, each report is made before it is recorded.
+        what it has counted. As in ``worth_mailing``, the alarm records each report only after making it.
         """
         known, changed = self._load(), False
         for cause, entry in known.items():
@@ -172,7 +172,8 @@ class Alarm:
         """Forget the causes that have ended, which are those not in *still*.
 
         Return a sentence for each ended cause that had occurred more than once, and only one sentence for causes that
-        are alike. *unknown* names what this tick could not check: CODE, DATABASE or both. Causes about these are kept.
+        are alike. *unknown* names what this tick could not check: CODE, DATABASE or both. The alarm keeps causes
+        about these.
 
         A cause with ``ended_by`` has ended when it has not occurred for an hour and its job type or channel has
         succeeded since. *well* contains the job types and channels that succeeded in this tick. If there is no success,
@@ -269,7 +270,7 @@ def leave_message(config: Path, line: str) -> None:
 def leave_end(settings: Settings, event: events.Event) -> None:
     """Keep the end of a job for the next tick, which mails it as if the job had ended in that tick.
 
-    Only deaths are kept, and successes that may end a cause of deaths. Each kept event costs a tick.
+    Keeps only deaths, and successes that may end a cause of deaths, because each kept event costs a full tick.
     """
     facts = masking.hide_in({name: event.facts[name] for name in FACTS_KEPT if event.facts.get(name) is not None})
     if event.name == "job.dead" or (

@@ -51,7 +51,7 @@ class Before:
 def would_go(connection: Connection, before: Before) -> dict[str, store.Past]:
     """Return, by kind, how many rows a ``Pruner`` would remove now, and the time of the oldest of them.
 
-    Locked rows are counted, too, although a ``Pruner`` would skip them. This function writes nothing.
+    Counts locked rows, too, although a ``Pruner`` would skip them. Writes nothing.
     """
     found: dict[str, store.Past] = {}
     for status, limit in before.jobs:
@@ -91,7 +91,7 @@ class Pruner:
 
     @property
     def gone(self) -> int:
-        """The number of rows removed. Removed attempts, and jobs that were only stripped, are not counted."""
+        """The number of rows removed, without attempts and without jobs that were only stripped."""
         return self.counts.total() - self.counts["stripped"] - self.counts["attempts"]
 
     def run(self) -> bool:
@@ -121,7 +121,7 @@ class Pruner:
     def _ended_jobs(self, status: str, before: datetime) -> bool:
         """Delete ended jobs without a key, and strip those with one. The next round starts after the stripped jobs."""
         place = PrunePosition(self._places.get(status, EPOCH), 0)
-        # When the first job ended that could not be removed because it was locked. The next round starts at this time.
+        # The end time of the first job that was locked, so that it could not be removed. The next round starts there.
         stuck: datetime | None = None
         while self.go_on():
             page = self._page(status, before, place)

@@ -48,9 +48,9 @@ class Recovery:
     def _look_far(self, connection: Connection, now: datetime) -> None:
         """Find leases so long that the clock must have been wrong when they were written.
 
-        Runners of this host from before its last boot count as dead. Whether the other runners are alive is unknown.
-        Their leases are cut to the normal length. A runner that is alive will renew its leases, and those of a dead
-        runner will expire.
+        Runners of this host from before its last boot count as dead. The others may be alive, so the tick cuts their
+        leases to the normal length. A runner that is alive will renew its leases, and those of a dead runner will
+        expire.
         """
         found = expiry.far_leases(connection, self.tick.settings.run.lease, RECOVER_BATCH)
         wrong = [each for each in found if lease_is_wrong(each.locked_until, now, each.lease_s)]
@@ -107,7 +107,7 @@ class Recovery:
             self.deaths[expired.job.job_type] = runner
 
     def _lost_database(self, job: Job) -> bool:
-        """Return whether ticks of this host lost the database after *job* was claimed, so that its runner may have."""
+        """Return whether ticks of this host lost the database after *job* was claimed. Its runner may have, too."""
         if job.started_at is None:
             return False
         ended = (datetime.fromisoformat(each["until"]) for each in self.tick.unrecorded_before)

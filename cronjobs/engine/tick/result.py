@@ -23,7 +23,7 @@ NOT_LOADED: Final = "not loaded"
 
 @dataclass(frozen=True)
 class TickFilter:
-    """The restrictions that the caller of run-due gives a tick. None means no restriction."""
+    """The restrictions that the caller of run-due puts on a tick. None means no restriction."""
 
     queue: str | None = None
     only: str | None = None  # a job type
@@ -49,9 +49,9 @@ class Counts:
     cancelled: int = 0
     interrupted: int = 0
     snoozed: int = 0
-    # These attempts are counted in ``failed`` or ``dead``, too, unless their code is still running.
+    # These attempts also count as ``failed`` or ``dead``, unless their code is still running.
     timed_out: int = 0
-    # Long jobs that were handed to their own processes, which record how the jobs end.
+    # Long jobs that the tick handed to their own processes, which record how the jobs end.
     handed_over: int = 0
     released: int = 0
     lost: int = 0
@@ -99,7 +99,7 @@ class Result:
     occurrences: dict[str, int] = field(default_factory=dict)
     recovered: int = 0
     pruned: int = 0
-    # Types whose jobs were expected to end within the tick, but had to be interrupted.
+    # Types of jobs that the tick expected to end in time, but had to interrupt.
     overran: set[str] = field(default_factory=set)
     # The due jobs that the tick did not start, as entries of not_started.py.
     not_started: list[dict[str, Any]] = field(default_factory=list)
@@ -123,7 +123,7 @@ class Result:
     signal: int | None = None
 
     def left(self) -> list[dict[str, Any]]:
-        """Return the due jobs that the tick did not start, and the code that it could not load, for its row."""
+        """Return, for the tick's row, the due jobs that it did not start, and the code that it could not load."""
         return [*self.not_started, *({"why": NOT_LOADED, "where": where} for where in noted(self.not_loaded))]
 
     def did(self) -> dict[str, Any]:

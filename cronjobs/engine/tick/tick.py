@@ -181,8 +181,8 @@ class Tick(TickContext):
     def _report_deaths(self) -> None:
         """Report the deaths that killed ticks may have recorded, each job once.
 
-        Perhaps a tick had already reported some of them. Of a killed tick that lingered, record the row, so that
-        everyone sees a tick without an end. Do this before this tick's own row is written, because the row with the
+        A killed tick may already have reported some of them. If it lingered, record its row, so that everyone sees a
+        tick without an end. Do this before this tick's own row is written, because the row with the
         highest id counts as the host's last tick.
         """
         unreported = self.unreported
@@ -267,9 +267,7 @@ class Tick(TickContext):
 
     @property
     def unrecorded(self) -> list[dict[str, str]]:
-        """The times in which the tick could not use the database, if it could not complete its row, which would name
-        them.
-        """
+        """The times in which the tick could not use the database, if its row is incomplete and does not name them."""
         return self._outages() if self.row.written and not self.recorded else []
 
     def _instant(self, monotonic: float) -> datetime:

@@ -37,7 +37,7 @@ class TickRow:
     fingerprint: str | None = None
     loaded: Loaded | None = None
     importing: bool = False
-    # Called before each statement that inserts the row. After its commit the tick may have recorded deaths.
+    # Called before each statement that inserts the row. After the commit the tick may have recorded deaths.
     before_insert: Callable[[], None] = lambda: None
     written: bool = False  # whether a statement has written the row
     _recorded: tuple[bool, bool] | None = None  # the state that was written last, see ``_state``

@@ -27,7 +27,7 @@ FRAMES: Final = 6
 class SafetyNet:
     """Catches unexpected errors. ``error`` is the first one. Tests set ``catches`` to False, so that errors propagate.
 
-    After the first error, no more jobs are claimed. The loop changes its memory only after a commit, so it can simply
+    After the first error, the loop claims no more jobs. It changes its memory only after a commit, so it can simply
     repeat a turn that an error interrupted. It reads the rows to find jobs that such a turn may have claimed.
     """
 
@@ -81,7 +81,7 @@ COLLECT_EVERY_S: Final = 1.0
 
 
 class PastOutage(NamedTuple):
-    """A time in which a tick could not use the database, on the monotonic clock. ``why``: the last error."""
+    """A time in which a tick could not use the database, on the monotonic clock. ``why`` is the last error."""
 
     began: float
     ended: float
@@ -132,7 +132,7 @@ class Outage:
         self.error, self.pause_s = None, SHORTEST_PAUSE_S
 
     def until_now(self) -> list[PastOutage]:
-        """Return the current error as if it ended now, or [] if there is no error that was reported."""
+        """Return the current error as if it ended now, or [] if none was reported."""
         if self.error is None or not self.reported:
             return []
         return [PastOutage(self.since, self.clock.monotonic(), str(self.error))]

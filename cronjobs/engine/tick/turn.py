@@ -139,16 +139,16 @@ class Writer:
     before_writing: Callable[[Connection], None]
     # True if a turn that claimed jobs has failed: we may hold leases that we do not know of.
     claim_unsettled: bool = False
-    # True if a row has made a claim fail or may have killed a tick. From now on rows are claimed one at a time.
+    # True if a row has made a claim fail or may have killed a tick. From then on, the writer claims rows one at a time.
     warily: bool = False
-    # After this many rows have been claimed one at a time, several rows are claimed at once again.
+    # After this many rows that were claimed one at a time, the writer claims several at once again.
     wary_rows: float = math.inf
-    # True if some runners died before they had read a row that they claimed. Such rows are claimed last.
+    # True if some runners died before they had read a row that they claimed. The writer claims such rows last.
     doubtful: bool = False
     refused: set[int] = field(default_factory=set)
     # Leased jobs whose rows have content that cannot be read.
     suspects: set[int] = field(default_factory=set)
-    # Jobs that the last turn leased, but whose leases have not been confirmed by a standby.
+    # Jobs that the last turn leased, but whose leases no standby has confirmed.
     unconfirmed: list[Job] = field(default_factory=list)
 
     @contextmanager

@@ -22,7 +22,7 @@ PAUSE_S: Final = 0.01
 class Unreported:
     """The processes of one configuration file that may have recorded deaths and have not reported all of them.
 
-    Each of them is a line in a file of the state folder: its ``locked_by``. A process adds its own line, *runner*,
+    A file in the state folder has a line for each of them: its ``locked_by``. A process adds its own line, *runner*,
     before its first write, and removes it after its last report. If the process of a line is gone, it was killed. A
     lingering tick has such a line while it lingers (``probe.linger.Trace``).
     """
