@@ -47,7 +47,7 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
         return
     echo(
         f"wrapped {counted(len(new.changes), 'line')}; runs are recorded {_where(file)}. "
-        '"cronjobs status" shows each line from its first run on'
+        '"cronjobs status" shows a line once it has run'
     )
     if file is None and os.environ.get("XDG_STATE_HOME"):
         complain(
@@ -103,7 +103,7 @@ def _name_recorded_elsewhere(old: str, file: Path | None) -> None:
     for project, numbers in elsewhere.items():
         lines = f"line {numbers[0]} is" if len(numbers) == 1 else f"lines {', '.join(map(str, numbers))} are"
         complain(
-            f"{lines} already wrapped, with runs recorded {_where(project)}. To record them {_where(file)} "
+            f"{lines} already wrapped; runs are recorded {_where(project)}. To record them {_where(file)} "
             'instead, run "cronjobs crontab unwrap" and then the same wrap command again'
         )
 

@@ -39,12 +39,11 @@ class DbGroup(LazyGroup):
         ),
         "sql": CommandRow(
             "db:sql",
-            "Print the migrations as SQL, from an empty database to this version's revision, for a DBA to apply.",
+            "For a DBA to apply: print the SQL that takes an empty database to this version's revision.",
         ),
         "grants": CommandRow(
             "db:grants",
-            "Print the SQL with which the owner of a PostgreSQL database gives each kind of program only the rights "
-            "it needs.",
+            "For a PostgreSQL database's owner: print SQL that gives each kind of program only the rights it needs.",
         ),
         "copy": CommandRow(
             "cronjobs.contrib.copy.cli:copy",
@@ -160,7 +159,7 @@ def sql(
         str | None, typer.Option("--schema", metavar="NAME", help="PostgreSQL: the schema for the tables.")
     ] = None,
 ) -> None:
-    """Print the migrations as SQL, from an empty database to this version's revision, for a DBA to apply.
+    """For a DBA to apply: print the SQL that takes an empty database to this version's revision.
 
     The command makes no database connection. If options do not name the dialect and the schema, it uses those of the
     configured database.
@@ -197,7 +196,7 @@ def grants(
         bool, typer.Option("--find", help="Let enqueuers use find() and wait(), which read jobs, payloads and results.")
     ] = False,
 ) -> None:
-    """Print the SQL with which the owner of a PostgreSQL database gives each kind of program only the rights it needs.
+    """For a PostgreSQL database's owner: print SQL that gives each kind of program only the rights it needs.
 
     Apply the SQL with cronjobs db grants | psql …. Applying the SQL again is safe, and is necessary after an upgrade.
     The SQL creates missing roles without a login. Grant these roles to your users: GRANT cronjobs_run TO app.

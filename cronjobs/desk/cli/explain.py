@@ -306,7 +306,7 @@ def _print_range(
         zone = ZoneInfo(evidence.timezone)
         raise UsageError(
             f"--to ({end.astimezone(zone):%Y-%m-%d %H:%M}) is before --from ({begin.astimezone(zone):%Y-%m-%d %H:%M}): "
-            "a time of day means the most recent such time"
+            "02:15 without a date means the most recent 02:15"
         )
     if isinstance(evidence, ExecEvidence):
         explanations, left_out = evidence.between(begin, end, limit)

@@ -658,8 +658,7 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
             span = f"{times.clock(back)} and {LocalTimes(back, times.timezone).clock(ahead)}"
             by = rough(ahead - back)
             return (
-                f"was at least {by} ahead, and was set back; what is shown between {span} may have happened up to {by} "
-                "earlier"
+                f"was at least {by} ahead, and was set back; events between {span} may have happened up to {by} earlier"
             )
         case "deploy":
             changes = ", ".join(

@@ -151,7 +151,7 @@ def _report_asked(operation: Operation, ids: Collection[int]) -> None:
         now = database_now(connection)
         held = operating.held(connection, ids)
         performed = effects.performed_by(connection, ids)
-    asked = "is running: it will be asked to stop at its runner's next heartbeat"
+    asked = "is running: its runner will ask it to stop at the next heartbeat"
     for job_id in ids:
         lease_s = held[job_id].lease_s if job_id in held else None
         within = "" if lease_s is None else f", within {rough(timedelta(seconds=heartbeat_s(lease_s)))}"

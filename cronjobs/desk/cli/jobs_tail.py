@@ -123,7 +123,7 @@ class _Follower:
         if job.locked_until < job.now:
             late = rough(job.now - job.locked_until)
             host = host_of(job.locked_by)
-            self._say(f"the job's lease on {host} ended {late} ago: the next tick should settle its outcome")
+            self._say(f"the job's lease on {host} ended {late} ago: the next tick should record its outcome")
         if reported is None:
             if job.job_type.startswith(EXEC_PREFIX):
                 self._say(f"job {self.job_id} is a run of cronjobs exec, which records output when the command ends")
@@ -206,7 +206,7 @@ def _waiting(job_id: int, job: Any, times: Times) -> str:
 
 _WORDS: Final = {
     "timed_out": "timed out",
-    "snoozed": "was put off",
+    "snoozed": "was postponed",
     **{word: f"was {word}" for word in ("lost", "interrupted", "cancelled")},
     **{word: word for word in ("succeeded", "failed")},
 }

@@ -79,7 +79,7 @@ def backfill(
     no_import: NoImportOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the occurrences that a schedule missed or skipped in a range of the past, each of them once.
+    """Run the occurrences that a schedule missed or skipped in a past period, each once.
 
     An occurrence that already has a job, or was coalesced into another one, gets no second job, even if that job is
     dead or cancelled: retry that job instead. If an occurrence was due before the schedule existed, the command runs
@@ -148,18 +148,18 @@ def _say_unapplied(settings: Settings, defined: ScheduleSettings) -> None:
     written = settings.schedules.get(defined.name)
     if written is not None and definition(written) != definition(defined):
         complain(
-            f"{settings.file.name} defines {defined.name} differently, but is not applied yet, so the applied "
-            "definition was used. To apply the file first: cronjobs sync"
+            f"{settings.file.name} defines {defined.name} differently, but no tick has applied it yet, so this "
+            "command used the definition in the database. To apply the file first: cronjobs sync"
         )
 
 
 def _print_filling(filling: fill.Filling, schedule: str, timezone: str, *, dry_run: bool) -> None:
     jobs = counted(len(filling.run), "job") + " would be" * dry_run
-    done = f"{filling.done} of the occurrences in the range already had a job, or cron itself ran them"
+    done = f"{filling.done} of the occurrences in the range already had a job or were run by cron itself"
     echo(f"{jobs} enqueued; {done}")
     if filling.not_in_force:
-        are = "is for an occurrence that was due" if filling.not_in_force == 1 else "are for occurrences that were due"
-        echo(f"{filling.not_in_force} of these jobs {are} before {schedule} existed, or while it was retired")
+        are = "is for a time" if filling.not_in_force == 1 else "are for times"
+        echo(f"{filling.not_in_force} of these jobs {are} before {schedule} existed, or when it was retired")
     if dry_run:
         for instant in filling.run[:50]:
             echo(f"  {in_full(instant, timezone)}")

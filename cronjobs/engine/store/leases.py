@@ -259,7 +259,7 @@ _HISTORY_AGAIN: Final = """
         error_type = excluded.error_type, error = excluded.error, traceback = excluded.traceback,
         output = excluded.output"""
 
-# Only the history keeps why an attempt was put off. It is no error, and the job's row keeps the last one.
+# Only the history keeps why an attempt was postponed. It is no error, and the job's row keeps the last one.
 _ERROR: Final = "CASE WHEN o.outcome = 'snoozed' THEN NULL ELSE o.error END"
 _FINISH: Final = f"""
   status = {_STATUS_AFTER}, failures = o.failures, losses = o.losses, interruptions = o.interruptions,
