@@ -288,9 +288,8 @@ class TemporaryFolderFull(DatabaseFull):
     def __init__(self, url: str, reason: str, folder: str) -> None:
         DatabaseError.__init__(
             self,
-            f"database {url} cannot be used ({reason}): its own disk has room, but {folder}, where SQLite "
-            "writes temporary files, has none: make room there, or set SQLITE_TMPDIR to another folder; jobs "
-            "wait until then",
+            f"database {url} cannot be used ({reason}): SQLite writes temporary files to {folder}, which is full: make "
+            "room there, or set SQLITE_TMPDIR to another folder; jobs wait until then",
         )
 
 

@@ -31,7 +31,7 @@ def database(name: str, belongs_to: str | None) -> Diagnosis:
     """
     if belongs_to:
         return problem(
-            f"{name} belongs to {belongs_to}: ticks with this configuration claim no jobs there",
+            f"{name} belongs to {belongs_to}: ticks with this configuration claim none of its jobs",
             'use the right database, or run "cronjobs db adopt" if this database should belong to your project',
         )
     return ok(f"{name} answers")
@@ -66,8 +66,8 @@ def unreachable(why: str, *, no_file: bool = False, to_restore: bool = False) ->
     if of_role or "authentication failed" in answer or "pg_hba.conf" in answer:
         return problem(
             why,
-            "the server answers, but refuses this user: correct the user or the password in the database's URL "
-            f'("cronjobs config show database" shows where the URL comes from), or pg_hba.conf on the server; {until}',
+            "the server answers, but refuses this user. Correct the user or the password in the database's URL, or "
+            f'pg_hba.conf on the server; {until}. "cronjobs config show database" shows where the URL comes from',
         )
     if answer.lstrip().startswith("database ") and "does not exist" in answer:
         return problem(

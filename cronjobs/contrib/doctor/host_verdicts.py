@@ -293,7 +293,7 @@ def state_folder(found: StateFolder) -> Diagnosis:
             f"runs of exec that are not in the database yet: {found.runs:,} in {found.path}; the oldest began "
             f"{rough(found.longest)} ago{f', and could not be written: {found.why}' if found.why else ''}",
             "the next tick or exec of the same project writes these runs to the database, or reports why it cannot. If "
-            "the project is gone or has another path, wrap its lines again (cronjobs crontab unwrap, then wrap in the "
+            "the project is gone or has moved, wrap its lines again (cronjobs crontab unwrap, then wrap in the "
             "project's folder) and delete the files of these runs",
         )
     return ok(f"{found.path} belongs to this user alone, and survives a restart")

@@ -25,8 +25,8 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
 
     Cron still runs the lines. A line behaves as before: it has the same shell, stdin, environment, folder, output and
     exit code, and cron still reads what follows a "%" as stdin. wrap does not change lines with @reboot, or lines that
-    would become longer than cron accepts (998 bytes), but lists them. The crontab is written once, and a copy of the
-    old one is kept. Run wrap again after adding lines. Runs are recorded in the project's database (--config,
+    would become longer than cron accepts (998 bytes), but lists them. wrap writes the crontab once, and keeps a copy of
+    the old one. Run wrap again after adding lines. Runs are recorded in the project's database (--config,
     $CRONJOBS_CONFIG, ./cronjobs.yaml), or in your state folder if there is no project.
     """
     old = program.read()
@@ -58,7 +58,7 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
 def unwrap(dry_run: DryRunOption = False) -> None:
     """Undo wrap: remove "cronjobs exec" from the lines that wrap changed, and restore them byte for byte.
 
-    Recorded runs are kept. The crontab is written once, and a copy of the old one is kept.
+    Recorded runs are kept. unwrap writes the crontab once, and keeps a copy of the old one.
     """
     old = program.read()
     new = wrapping.unwrap(old)

@@ -153,7 +153,7 @@ def compare(
     "without_schedule"}; "lines" and "same" are numbers of lines. Lines without a schedule are listed, but not
     counted: they stay with cron.
 
-    The exit code is 0 if every line that has a schedule does the same as the schedule, at the same instants. It is 1 if
+    The exit code is 0 if every line that has a schedule does what the schedule does, at the same instants. It is 1 if
     there are differences, which are listed, or if no line can be compared.
     """
     settings = load_settings(Source(context, config), need_database=False)

@@ -113,7 +113,7 @@ def install(
     to apply the file, for example because it would retire every schedule in the database, install tries no tick and
     changes nothing. The line is in a block marked with the configuration's path. Installing again replaces the block
     and changes no other line, so several projects can share a crontab. If cron itself already runs the command of a
-    schedule, as cron does after "cronjobs crontab restore", nothing is installed, since that command would run twice.
+    schedule, as cron does after "cronjobs crontab restore", install changes nothing, or that command would run twice.
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()

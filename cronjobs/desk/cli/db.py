@@ -129,8 +129,8 @@ def current(source: Source, as_json: JsonOption = False) -> None:
 def check(source: Source, as_json: JsonOption = False) -> None:
     """Compare the tables with what this version expects; exit 1 if something is missing or changed.
 
-    An index or a column that you added yourself is not reported. On PostgreSQL the command creates temporary tables to
-    compare with, and rolls them back.
+    The command does not report indexes and columns that you added yourself. On PostgreSQL the command creates temporary
+    tables to compare with, and rolls them back.
     """
     with closing(open_database(load_settings(source))) as database:
         findings = migrations.check(database)
@@ -218,8 +218,8 @@ def adopt(
     """Assign the database to the configuration's project and environment.
 
     Use this for a copy restored elsewhere, for the database of a renamed project, or for a database that "db copy"
-    closed. Until you adopt the database, ticks claim no jobs there. The command refuses if hosts are still ticking for
-    the database's present project and environment. In that case the configuration file here is most likely the wrong
+    closed. Until you adopt the database, ticks claim none of its jobs. The command refuses if hosts are still ticking
+    for the database's present project and environment. If it refuses, you most likely use the wrong configuration
     file. Think before you adopt a copy of production: its waiting jobs will run here. The audit trail records the
     adoption.
     """

@@ -109,8 +109,8 @@ def explain(
     retention.occurrences. Times without an offset are in the schedule's time zone.
 
     For a job, given by its number or by --key, the command reports who created the job, how each attempt went, what
-    state the job is in, and what happens next. For a job type, it reports which ticks could run the type (or since when
-    no tick can run it), which modules could not be imported, and which jobs are waiting.
+    state the job is in, and what happens next. For a job type, it reports which ticks could run the type (or for how
+    long none could), which modules could not be imported, and which jobs are waiting.
 
     --json prints one object with subject, at, verdict, sentences and facts. For a list of occurrences, it prints one
     object with subject, from, to, summary, counts and occurrences, which is a list with an object (subject, at, verdict

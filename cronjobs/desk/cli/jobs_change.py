@@ -169,7 +169,7 @@ def _report_asked(operation: Operation, ids: Collection[int]) -> None:
     )
     gone = [job_id for job_id in left if operation.named and operation.holders.is_gone(held[job_id].locked_by)]
     operation.report(
-        gone, "has lost its runner: the next tick on this host will cancel the job, unless its last try has failed"
+        gone, "has lost its runner: the next tick on this host will cancel the job, unless its final try has failed"
     )
 
 
@@ -450,7 +450,7 @@ retry: Final = _command(
 
 cancel: Final = _command(
     CANCEL,
-    """Cancel jobs: waiting ones at once, running ones at their runner's next heartbeat.
+    """Cancel jobs: waiting jobs at once, running jobs at their runner's next heartbeat.
 
     Give ids, or select jobs with the filters of "jobs list". With filters, the command counts the selected jobs and
     asks for confirmation. A job's command is stopped together with all processes that it started. A Python handler

@@ -50,9 +50,10 @@ def tail(
 
     For a running attempt the command prints the last 4 KiB of output. For an ended attempt it prints all stored output.
     The runner writes output and progress when it renews the lease, so you see them a few seconds later (up to a quarter
-    of run.lease). With -f the command prints each line once. If an attempt prints more between two renewals than a
-    renewal stores, the command prints how much is missing. On a terminal the command shows the progress below the
-    output. -f also waits for a job that has not begun. Ctrl-C stops following and leaves the job alone.
+    of run.lease). With -f the command prints each line once. A renewal stores a limited amount of output. If an
+    attempt prints more between two renewals, the command prints how much is missing. On a terminal the command shows
+    the progress below the output. -f also waits for a job that has not begun. Ctrl-C stops following and leaves the job
+    alone.
 
     Exit codes: 0 the job succeeded (without -f also: it is running or waiting), 1 it failed or was cancelled, 4
     database, 130 Ctrl-C.

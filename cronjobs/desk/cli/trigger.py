@@ -45,7 +45,7 @@ def trigger(
     The job uses the definition in the database: a change to the file takes effect once the file is applied. The
     schedule's usual times do not change. If a job of the schedule is unfinished, the command creates no other job. With
     --force, or if the schedule has "overlap: allow", it creates the job anyway. Afterwards the command imports the
-    handlers here. It warns if there is no handler for the schedule's type, or if the handler does not take the
+    handlers on this host. It warns if there is no handler for the schedule's type, or if the handler does not take the
     schedule's payload.
 
     Exit codes: 0 enqueued, 1 a job is unfinished, or there is no such schedule.
@@ -87,8 +87,8 @@ def backfill(
     allows overlap. For a handler, ctx.scheduled_for is the instant of the job's occurrence. Instants without an
     offset are in the configuration's timezone. The command leaves out the occurrences that no tick has settled yet,
     since ticks will settle them. So it is safe to give "--to now". At the end, also with --dry-run, the command
-    imports the handlers here. It warns if there is no handler for the schedule's type, or if the handler does not
-    take the schedule's payload.
+    imports the handlers on this host. It warns if there is no handler for the schedule's type, or if the handler does
+    not take the schedule's payload.
     """
     with our_database(source) as (settings, database), _in_file(schedule, settings.schedules):
         now = database.clock.now()

@@ -48,7 +48,7 @@ OCCURRENCE_VERDICTS: Final = {
     "enqueued": "the schedule enqueued a job for it",
     "skipped": "a job of the schedule was still unfinished (overlap), the queue was full, or cron itself ran the line",
     "missed": "no tick ran in time, and the schedule's catch_up setting excluded a late run",
-    "coalesced": "one run was made for several occurrences, this one included",
+    "coalesced": "one run stands for several occurrences, including this one",
     "paused": "the schedule, or everything, was paused with --skip",
     "pending": "no tick has settled it yet, a pause holds it back, or it is not due yet",
     "not_due": "the schedule had no occurrence at that time",

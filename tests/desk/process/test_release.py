@@ -87,7 +87,7 @@ def test_a_cancel_says_if_there_is_no_runner_that_could_hear_of_it(project: Proj
     asked = f"job {first} is running: its runner will ask it to stop at the next heartbeat, within 15s\n"
     assert cli(project, "jobs", "cancel", str(first)) == asked
     kill(tick)
-    said = "has lost its runner: the next tick on this host will cancel the job, unless its last try has failed"
+    said = "has lost its runner: the next tick on this host will cancel the job, unless its final try has failed"
     assert cli(project, "jobs", "cancel", str(second)) == f"job {second} {said}\n"
     other = "'web9' || substr(locked_by, length('" + Identity.here().host + "') + 1)"
     project.sql(f"UPDATE cronjobs_jobs SET locked_by = {other} WHERE id = {third}")
