@@ -186,7 +186,7 @@ def cluster_back(executor: str, address: str) -> Event:
 
 
 def lease_lost(job: Job, worker: str) -> Event:
-    error = "the lease was taken over or expired; this attempt recorded nothing"
+    error = "another runner took over the lease, or it expired; this attempt recorded nothing"
     return Event("job.lease_lost", _of(job, worker, error=error), ERROR)
 
 
@@ -255,7 +255,7 @@ def sync_unfinished(fingerprint: str, left: Collection[str]) -> Event:
 def watermark_reset(schedule: str, seen_until: datetime) -> Event:
     why = (
         f"because a clock was wrong, a tick settled the schedule up to {seen_until.isoformat()}, which is in the "
-        "future. Jobs that were created too early are withdrawn"
+        "future. The tick withdraws the jobs that were created too early"
     )
     return Event("schedule.watermark_reset", {"schedule": schedule, "error": why}, WARNING)
 

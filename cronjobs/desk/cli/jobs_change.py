@@ -194,7 +194,7 @@ def _release(operation: Operation, ids: Sequence[int]) -> None:
         cancelled = set(written.cancelled)
         done = written.written - cancelled
         operation.report(done, "is queued again, due now: its runner is gone")
-        operation.report(cancelled, "is cancelled, as requested while it ran: its runner is gone")
+        operation.report(cancelled, "is cancelled, as someone requested while it ran: its runner is gone")
         settled = written.written | written.lost
         result.again += [holding.job.id for holding in gone if holding.job.id not in settled]
     _refuse(operation, [job_id for job_id in ids if job_id not in held])
@@ -453,7 +453,7 @@ cancel: Final = _command(
     """Cancel jobs: waiting jobs at once, running jobs at their runner's next heartbeat.
 
     Give ids, or select jobs with the filters of "jobs list". With filters, the command counts the selected jobs and
-    asks for confirmation. A job's command is stopped together with all processes that it started. A Python handler
+    asks for confirmation. The runner stops a job's command and all processes that the command started. A Python handler
     learns of the request through ctx.check() or ctx.cancelled. Exit code 1: one of the jobs has already ended, or does
     not exist.
     """,

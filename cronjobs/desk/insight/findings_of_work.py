@@ -90,10 +90,10 @@ def work_findings(health: Health, run: RunSettings, same: SameCause) -> Iterator
     yield from _left_unknown(health)
     if (gone := health.watch.given_up.get(PRUNED)) is not None:
         what = given_up_text(gone, "dead job")
-        were = "was" if what.startswith("1 ") else "were"
+        them = "it" if what.startswith("1 ") else "them"
         text = (
-            f"{what} of {several(sorted(gone.by_name))} {were} removed by retention before anybody retried, cancelled "
-            f'or dismissed {"it" if were == "was" else "them"}; "cronjobs ack pruned" ends this finding'
+            f"retention removed {what} of {several(sorted(gone.by_name))} before anybody retried, cancelled or "
+            f'dismissed {them}; "cronjobs ack pruned" ends this finding'
         )
         command = "cronjobs audit --action pruned"
         yield Finding("pruned", text, since=gone.since, command=command, rows=tuple(map(str, gone.ids)))

@@ -146,7 +146,7 @@ IDLE = {
     "no payload waits for code that takes it (each tick would record its version)": "NOT misfits",
     "handlers were loaded lately": _around_now("handlers_at", HANDLERS_EVERY_S),
     "this host's last tick had this file": "last_fingerprint = :fingerprint",
-    "the file was applied, or says nothing": f"(fingerprint_known OR :defines_nothing = 1 AND {_NO_DEFINITIONS})",
+    "the file was applied, or defines nothing": f"(fingerprint_known OR :defines_nothing = 1 AND {_NO_DEFINITIONS})",
     "no sync was interrupted": "NOT sync_unfinished",
     "old rows were pruned lately": _around_now("pruned_at", PRUNE_EVERY_S),
     "the clock did not jump": _around_now("last_tick_at", WRONG_CLOCK_S),

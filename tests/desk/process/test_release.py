@@ -172,7 +172,7 @@ def test_a_cancel_that_was_asked_before_the_runner_died_holds(project: Project) 
     [job_id], tick = running(project)
     cli(project, "jobs", "cancel", str(job_id))
     kill(tick)
-    assert "is cancelled, as requested" in cli(project, "jobs", "release", str(job_id))
+    assert "is cancelled, as someone requested" in cli(project, "jobs", "release", str(job_id))
     assert project.job(job_id)["status"] == "cancelled"
 
 

@@ -459,7 +459,7 @@ ASKED: dict[str, list[Callable[[World], None]]] = {
     "no payload waits for code that takes it (each tick would record its version)": [a_misfit],
     "handlers were loaded lately": [with_handlers(started_at=soon(-3601)), with_handlers(job_types=None)],
     "this host's last tick had this file": [changed(tables.ticks, fingerprint="f" * 16)],
-    "the file was applied, or says nothing": [forgotten_sync],
+    "the file was applied, or defines nothing": [forgotten_sync],
     "no sync was interrupted": [interrupted_sync],
     "old rows were pruned lately": [
         changed(tables.meta, pruned_at=soon(-3601)),
