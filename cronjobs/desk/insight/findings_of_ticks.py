@@ -134,9 +134,9 @@ def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[F
     for found in health.watch.overrunning:
         host = host_of(found.locked_by)
         text = (
-            f"job {found.job_id} ({found.job_type}) should have been stopped {rough(health.now - found.since)} ago, "
-            f"but is leased for another {rough(found.locked_until - health.now)}: its runner on host {host} died or "
-            "hangs"
+            f"the runner of job {found.job_id} ({found.job_type}) on host {host} should have stopped the job "
+            f"{rough(health.now - found.since)} ago, but leases it for another "
+            f"{rough(found.locked_until - health.now)}: the runner died or hangs"
         )
         command = f"cronjobs explain {found.job_id}"
         yield Finding("ending", text, since=found.since, command=command, subject=host, rows=(str(found.job_id),))
@@ -425,8 +425,8 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
 def _two_files(host: str, found: TwoFiles) -> Finding:
     text = (
         f"host {host} {'has ticked' if found.long else 'ticks'} with {len(found.waiting) + len(found.others)} "
-        f"files{LONG if found.long else ''}: the "
-        f"schedules of {several([shown_path(path) for path in found.waiting])} are not applied"
+        f"files{LONG if found.long else ''}: no "
+        f"tick applies the schedules of {several([shown_path(path) for path in found.waiting])}"
     )
     if found.others:
         text += f" as long as ticks use {several([shown_path(path) for path in found.others])}"
