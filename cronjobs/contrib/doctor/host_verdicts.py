@@ -269,7 +269,7 @@ class StateFolder:
 
 def state_folder(found: StateFolder) -> Diagnosis:
     loses = (
-        "cron's mails are not throttled, idle ticks send needless queries, and a tick that finds no SQLite file "
+        "cron's mails are not throttled, and idle ticks send needless queries. A tick that finds no SQLite file "
         "creates an empty one, because it cannot know that there was a file before"
     )
     if found.fault:

@@ -280,7 +280,7 @@ def test_a_role_that_may_make_no_schema_is_told_so(
     drill = Drill.start(tmp_path / "drill", "drill", url=postgres_url.replace("//postgres:", "//guest:"))
     code, out, err = drill.ended()
     assert code == 4, err
-    assert "this role may not create a schema" in err
+    assert "which this role may not create in database" in err
     assert "GRANT CREATE ON DATABASE" in err
     assert password not in out + err
     assert drill.left() == []
