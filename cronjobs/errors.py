@@ -141,8 +141,8 @@ class ForkedCopy(CronjobsError):
 
     def __init__(self) -> None:
         super().__init__(
-            "a forked process cannot use the database connection, context or transaction of the process it was forked "
-            "from: open a new connection in the child, or do the work in the parent"
+            "a forked process cannot use the database connection, context or transaction of its parent process: "
+            "open a new connection in the child, or do the work in the parent"
         )
 
 
@@ -193,8 +193,8 @@ class DatabaseBusy(TransientTrouble):
     def __init__(self, url: str, waited_s: float) -> None:
         super().__init__(
             f"database {url} was locked by another connection (this try waited {waited_s:.1f}s): "
-            "find the process that keeps a transaction open in this database. If a handler gets this error, that "
-            "handler may keep a transaction open"
+            "find the process that keeps a transaction open in this database. If a handler gets this error, the "
+            "handler itself may keep a transaction open"
         )
 
 
@@ -288,9 +288,8 @@ class TemporaryFolderFull(DatabaseFull):
     def __init__(self, url: str, reason: str, folder: str) -> None:
         DatabaseError.__init__(
             self,
-            f"database {url} cannot be used ({reason}): its own disk has room, but {folder}, where SQLite "
-            "writes temporary files, has none: make room there, or set SQLITE_TMPDIR to another folder; jobs "
-            "wait until then",
+            f"database {url} cannot be used ({reason}): SQLite writes temporary files to {folder}, which is full: make "
+            "room there, or set SQLITE_TMPDIR to another folder; jobs wait until then",
         )
 
 
@@ -438,9 +437,9 @@ class TransactionBroken(CronjobsError):
 
     def __init__(self) -> None:
         super().__init__(
-            "ctx.transaction() was ended inside its block by the handler's own COMMIT or ROLLBACK: part of the "
-            "work may be committed without the job's success, so the job is not retried. Check what was "
-            "written, remove the COMMIT, then retry the job"
+            "the handler's own COMMIT or ROLLBACK ended ctx.transaction() inside its block: part of the work may be "
+            "committed without the job's success, so the job is not retried. Check what was written, remove the "
+            "COMMIT, then retry the job"
         )
 
 

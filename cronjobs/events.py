@@ -119,9 +119,9 @@ def job_died_unreported(job_id: int, job_type: str, error_type: str | None, erro
 
 def type_crashing(job_type: str) -> Event:
     error = (
-        "two runners died or lost the database within an hour while they held jobs of this type. In case the code of "
-        "these jobs crashed the runners, these jobs now run in child processes, "
-        "where a crash harms no other job. This ends when 20 jobs in a row have ended without a crash, or after an hour"
+        "two runners died or lost the database within an hour while they held jobs of this type. In case their "
+        "code crashed the runners, these jobs now run in child processes, where a crash harms no other job. This ends "
+        "when 20 jobs in a row have ended without a crash, or after an hour"
     )
     return Event("job_type.crashing", {"job_type": job_type, "error": error}, WARNING)
 
@@ -186,7 +186,7 @@ def cluster_back(executor: str, address: str) -> Event:
 
 
 def lease_lost(job: Job, worker: str) -> Event:
-    error = "the lease was taken over or expired; this attempt recorded nothing"
+    error = "another runner took over the lease, or it expired; this attempt recorded nothing"
     return Event("job.lease_lost", _of(job, worker, error=error), ERROR)
 
 
@@ -254,8 +254,8 @@ def sync_unfinished(fingerprint: str, left: Collection[str]) -> Event:
 
 def watermark_reset(schedule: str, seen_until: datetime) -> Event:
     why = (
-        f"because a clock was wrong, the schedule was settled up to {seen_until.isoformat()}, which is in the "
-        "future. Jobs that were created too early are withdrawn"
+        f"because a clock was wrong, a tick settled the schedule up to {seen_until.isoformat()}, which is in the "
+        "future. The tick withdraws the jobs that were created too early"
     )
     return Event("schedule.watermark_reset", {"schedule": schedule, "error": why}, WARNING)
 

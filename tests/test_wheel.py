@@ -90,4 +90,4 @@ def test_the_installed_package_migrates_both_databases(installed: Callable[..., 
 
 def test_the_installed_commands_that_live_beside_the_package_start(installed: Callable[..., str]) -> None:
     assert "--wait" in installed("-m", "cronjobs", "db", "copy", "--help")
-    assert "All as it should be" in installed("-m", "cronjobs", "demo")
+    assert "Everything went as it should" in installed("-m", "cronjobs", "demo")

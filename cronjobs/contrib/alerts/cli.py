@@ -27,7 +27,7 @@ def send_test(
     source: Source,
     channel: Annotated[str | None, typer.Argument(help="A channel from alerts.channels. Default: all of them.")] = None,
 ) -> None:
-    """Send a test message through one channel or through all: a mail, a POST, or a run of the channel's command.
+    """Send a test message through one channel or all of them: as mail, as a POST, or by running the channel's command.
 
     "alerts test" does not use the database. The exit code is 0 if every message was delivered, 1 if a message was not
     delivered (stderr says why), 2 if there is no such channel.

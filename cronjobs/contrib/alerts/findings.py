@@ -41,6 +41,6 @@ def _crossed(connection: Connection, threshold: AlertThreshold) -> Finding | Non
 
 def _undelivered(each: UndeliveredChannel) -> Finding:
     waiting = "1 message waits" if each.messages == 1 else f"{each.messages:,} messages wait"
-    text = f'alerts cannot be delivered by channel "{each.channel}" ({waiting}): {each.error}'
+    text = f'channel "{each.channel}" cannot deliver alerts ({waiting}): {each.error}'
     command = typed("cronjobs alerts test", each.channel)
     return Finding("alert", text, since=each.since, command=command, subject=each.channel)

@@ -156,7 +156,7 @@ _THRESHOLD: Final[Keys] = {
         fields.choice("dead", "failed"), "dead", "What to count: dead jobs or failed attempts.", "must be given"
     ),
     "more_than": ConfigKey(
-        fields.integer(0, 9_999), "5", "A finding is reported when the count is above this number.", "must be given"
+        fields.integer(0, 9_999), "5", "Report a finding when the count is above this number.", "must be given"
     ),
     "within": ConfigKey(fields.span("1m", "7d"), "1h", "How far back from now to count.", "must be given"),
     "job_type": ConfigKey(fields.name, "shop.pay", "Count only jobs of this type.", "all types"),
@@ -203,7 +203,7 @@ _ALERTS: Final[Keys] = {
     "thresholds": ConfigKey(
         fields.named("mapping: threshold → its settings", _threshold),
         "{many-deaths: {of: dead, more_than: 5, within: 1h}}",
-        "Limits on dead jobs or failed attempts; a count above its limit becomes a finding.",
+        "Limits on dead jobs or failed attempts; cronjobs reports a count above its limit as a finding.",
         "none",
     ),
 }

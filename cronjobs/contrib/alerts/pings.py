@@ -30,7 +30,7 @@ FAILURES: Final = 3  # after this many failures in a row, this process sends no 
 _LATER: Final = {
     "job.retried": "failed, will be retried",
     "job.interrupted": "interrupted, will run again",
-    "job.snoozed": "put off by its handler",
+    "job.snoozed": "postponed by its handler",
     "job.cancelled": "cancelled",
 }
 

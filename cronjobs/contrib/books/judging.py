@@ -227,12 +227,9 @@ class _Bookkeeper:
             # Retention keeps all dead and cancelled jobs from dead_from on, so a missing job must have succeeded.
             return "ran" if at >= self.period.dead_from else "pruned"
         if entry.job_id is None:
-            text = "the ledger says that a job was made, but does not name the job"
+            text = "the ledger says that a tick made a job, but does not name it"
         elif entry.job is None:
-            text = (
-                f"job {entry.job_id}, which ran the occurrence, is missing, although retention cannot have pruned the "
-                "job yet"
-            )
+            text = f"job {entry.job_id} ran the occurrence and is missing, although retention cannot have pruned it yet"
         else:
             text = f"the ledger names job {entry.job_id} for the occurrence, but that job belongs to another occurrence"
         if not self._doubted(entry.first, entry.last):
@@ -277,7 +274,7 @@ class _Bookkeeper:
         if were_due == 0:
             text = f"{said}, but under the definition in force then, nothing was due"
         elif were_due == entry.number:
-            text = f"{said} for a range whose first or last instant was not due"
+            text = f"{said} for a range, but nothing was due at its first or last instant"
         else:
             text = (
                 f"{said} for {entry.number:,} occurrences, but under the definition in force then, {were_due:,} were "
@@ -310,7 +307,7 @@ class _Bookkeeper:
                     self._day(self.due[number]).counts[word] += 1
             for first, last in _neighbours(lost):
                 jobs = [job for number in range(first, last + 1) if (job := self.unnamed.pop(self.due[number], None))]
-                text = "the ledger has no row for the occurrence" + (f", and job {jobs[0].id} was made" if jobs else "")
+                text = "the ledger has no row for the occurrence" + (f", but job {jobs[0].id} exists" if jobs else "")
                 self._differ(self.due[first] * MICROS, self.due[last] * MICROS, last - first + 1, text, first)
 
     def _open(self, at: datetime) -> str | None:
@@ -320,7 +317,7 @@ class _Bookkeeper:
 
     def _unnamed(self, job: UnnamedJob) -> None:
         if job.at >= _micros(self.period.ledger_from) and not self._doubted(job.at, job.at):
-            self._differ(job.at, job.at, 1, f"job {job.id} was made, but the ledger does not name that job")
+            self._differ(job.at, job.at, 1, f"job {job.id} exists, but the ledger does not name it")
 
     # --- texts --------------------------------------------------------------------------------------------------------
 
@@ -358,8 +355,8 @@ class _Bookkeeper:
         if self.gone_early:
             yield (
                 f"occurrences whose jobs are missing: {self.gone_early:,}; nobody can tell whether the jobs succeeded "
-                "or failed. Today's retention cannot have pruned the jobs: the retention was shorter until recently, "
-                "or someone deleted the rows"
+                "or failed. The current retention would have kept the jobs: it was shorter until recently, or someone "
+                "deleted the rows"
             )
         if total["extra"]:
             yield (

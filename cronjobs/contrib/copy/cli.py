@@ -28,7 +28,7 @@ from cronjobs.engine.schema.ensure_tables import require_tables
 from cronjobs.errors import CronjobsError, SchemaMissing, UsageError
 
 STAYS_CLOSED: Final = (
-    "the copy may be complete, so the old database stays closed: run the same command again to finish the copy"
+    "the copy may be incomplete, so the old database stays closed: run the same command again to complete it"
 )
 ODD_SHOWN: Final = 20  # at most this many messages about values that could not be copied unchanged
 
@@ -67,10 +67,10 @@ def copy(
     database has not been used, you can go back with "cronjobs db adopt" on the old database.
     """
     if to is not None and old is not None:
-        raise UsageError("give either --to or --from, not both: the other database is the configured one")
+        raise UsageError("give --to or --from, not both: the configuration names the other database")
     if to is None and old is None:
         raise UsageError(
-            "give --to postgresql://…; if the new database is already the configured database, give --from sqlite:///…"
+            "give --to postgresql://…, or, if the configuration already names the new database, --from sqlite:///…"
         )
     patience = None if wait is None else span(wait, "--wait")
     settings = load_settings(source)
@@ -140,7 +140,7 @@ def _filled(url: str, folder: Path, secrets: frozenset[str]) -> str:
 def _copied(report: copying.CopyReport, where: str) -> Iterator[str]:
     if report.late:
         came = report.copied["cronjobs_jobs"]
-        yield f"enqueued late in the old database, and now copied: {counted(came, 'job')}" + (
+        yield f"enqueued in the old database since the last copy, and copied now: {counted(came, 'job')}" + (
             f"; not copied, because the new database already has a job with the same key: {report.known:,}"
             if report.known
             else ""

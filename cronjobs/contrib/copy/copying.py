@@ -139,8 +139,8 @@ def _decide(connection: Connection, mark: CopyMark | None, source: str, *, close
         return True
     if not closed:
         raise CopyRefused(
-            "both databases have been used since the last copy, so jobs may have run twice: choose one database, and "
-            "enqueue there the jobs that it lacks"
+            "both databases have been used since the last copy, so jobs may have run twice: keep one, and "
+            "enqueue in it the jobs that only the other has"
         )
     return False
 
@@ -189,7 +189,7 @@ def _close(source: Database, before: Meta, where: str, actor: str, waits: bool) 
             )
         running = store.leased(connection)
         if running and not waits:
-            raise CopyRefused(f"{_named(running)} in the old database: to wait for the end, add --wait 60s")
+            raise CopyRefused(f"{_named(running)} in the old database: to wait until no job runs, add --wait 60s")
         store.put_fences(connection)
         adopt(connection, before.project, where, actor, again=True)
         return store.last_closing(connection)

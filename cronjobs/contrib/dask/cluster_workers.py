@@ -263,7 +263,7 @@ class ClusterWorkers(Workers):
             if far.written:
                 self._submit_one(far)
             else:
-                why = "an earlier attempt may still be running on the cluster, until its permit to run expires"
+                why = "an earlier attempt may keep running on the cluster until its permit to run expires"
                 self._end(far, rules.not_begun(why))
 
     def _submit_one(self, far: FarAttempt) -> None:

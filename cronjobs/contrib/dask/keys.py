@@ -82,8 +82,8 @@ EXECUTOR: Final[Keys] = {
     "queue_wait": ConfigKey(
         fields.span("1s", "7d"),
         "1h",
-        "How long an attempt waits for a worker. After that, its job is released without using up a try, and the delay "
-        "is reported.",
+        "How long an attempt waits for a worker. After that, cronjobs releases the job without using up a try, and "
+        "reports the delay.",
     ),
 }
 

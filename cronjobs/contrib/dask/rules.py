@@ -53,8 +53,7 @@ def of_difference(why: str, since_s: float) -> Outcome:
 def of_waiting(executor: str, waited: timedelta) -> Released:
     """Return the outcome of an attempt that no worker took in time."""
     return Released(
-        f"for {rough(waited)} no worker of executor {executor} was free for the job, or no worker had the resources "
-        "that the job needs"
+        f"for {rough(waited)}, every worker of executor {executor} was busy or lacked the resources that the job needs"
     )
 
 

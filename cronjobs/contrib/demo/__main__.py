@@ -17,7 +17,7 @@ def main() -> None:
     if not (ROOT / "pyproject.toml").exists():
         sys.exit('this only works in a checkout of cronjobs; if cronjobs is installed, run "cronjobs demo"')
     if not PROGRAM.exists():
-        sys.stderr.write("Installing cronjobs and what it needs into .venv (once; half a minute) ...\n")
+        sys.stderr.write("Installing cronjobs and what it needs into .venv (only the first time; half a minute) ...\n")
         # Pass the options that "python3 -m venv" uses, because the README's second command runs it on the same folder.
         venv.create(ROOT / ".venv", with_pip=True, symlinks=True)
         pip = [str(PROGRAM.with_name("python")), "-m", "pip", "install", "-q", "-e", f"{ROOT}[postgres,web]"]

@@ -31,7 +31,7 @@ from cronjobs.engine.host.files import make_folder
 from cronjobs.errors import EX_SOFTWARE, CronjobsError
 
 CONFIG = """\
-# A whole configuration. "cronjobs init" writes one with every setting explained.
+# This is a whole configuration. "cronjobs init" writes one that explains every setting.
 database: sqlite:///demo.db
 imports: [demo_jobs]
 schedules:
@@ -101,7 +101,7 @@ def demo(
         typer.Option("--keep", metavar="DIR", help="Keep everything in this new folder, so that you can explore it."),
     ] = None,
 ) -> None:
-    """See it work: jobs, a retry, a death, a schedule and two hosts, in a few seconds.
+    """See cronjobs work: jobs, a retry, a death, a schedule and two hosts, in a few seconds.
 
     The demo works offline, on its own SQLite file. It runs the commands that you would run, and checks what they did.
     """
@@ -149,7 +149,7 @@ class Demo:
         self.a_second_host()
         self.the_morning_after()
         echo(
-            coloured("\nAll as it should be", "green")
+            coloured("\nEverything went as it should", "green")
             + f" ({SYSTEM.monotonic() - began:.0f} s). In real life one crontab line runs the tick every minute:\n"
             "  cronjobs init && cronjobs crontab install"
         )
@@ -163,7 +163,7 @@ class Demo:
     def a_retry(self) -> None:
         self.scene("A provider is down: the job fails, waits in the database, and is tried again.")
         self.run("enqueue", "demo.charge", "--payload", '{"order": 17}', "--idempotency-key", "order-17")
-        echo("  The same order, clicked twice: a job with the same key exists, so there is no second job.")
+        echo("  The same order, clicked twice: a job with this key already exists, so the second click adds none.")
         self.run("enqueue", "demo.charge", "--payload", '{"order": 17}', "--idempotency-key", "order-17")
         self.run("run-due", "-v")
         echo("  A second later, the demo runs the next tick (cron would wait for the next minute):")
@@ -302,7 +302,7 @@ class Demo:
             schedule,
         )
         if fired:
-            echo("  (A minute has passed by itself, so the demo waits for the next one.)")
+            echo("  (The schedule has already fired, so the demo waits for the next minute.)")
             while SYSTEM.now().timestamp() * 1_000_000 < next_at:
                 sleep(0.1)
             return

@@ -239,7 +239,7 @@ class JobAdmin(ReadOnlyAdmin):
             for job_id, key in [*stopped.items()][:STOPPED_SHOWN]
         ]
         if len(stopped) > STOPPED_SHOWN:
-            words.append(f"{len(stopped) - STOPPED_SHOWN:,} more unchanged, because unknown effects stopped them")
+            words.append(f"{len(stopped) - STOPPED_SHOWN:,} more unchanged because of unknown effects")
         said = masking.hide("; ".join(words))
         self.message_user(request, said, WARNING if left or stopped else SUCCESS)
 

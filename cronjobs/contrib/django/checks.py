@@ -98,10 +98,10 @@ def settings_fit(app_configs: Any, **_: Any) -> list[Error | CheckWarning]:
             Error(f"cronjobs runs on PostgreSQL and SQLite, and {name!r} is {vendor}", hint=hint, id="cronjobs.E004")
         )
     elif not router.allow_migrate(name, LABEL):
-        said = f"DATABASE_ROUTERS keep migrate from creating the cronjobs tables in {name!r}, the jobs database"
+        said = f"DATABASE_ROUTERS does not let migrate create the cronjobs tables in {name!r}, the jobs database"
         hint = (
             f"For app_label {LABEL!r}, let allow_migrate return True or None for that database, or choose "
-            f'another: CRONJOBS = {{"database": …}}'
+            f'another database: CRONJOBS = {{"database": …}}'
         )
         found.append(CheckWarning(said, hint=hint, id="cronjobs.W002"))
     return found

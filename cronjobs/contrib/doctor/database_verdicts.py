@@ -31,7 +31,7 @@ def database(name: str, belongs_to: str | None) -> Diagnosis:
     """
     if belongs_to:
         return problem(
-            f"{name} belongs to {belongs_to}: ticks with this configuration claim no jobs there",
+            f"{name} belongs to {belongs_to}: ticks with this configuration claim none of its jobs",
             'use the right database, or run "cronjobs db adopt" if this database should belong to your project',
         )
     return ok(f"{name} answers")
@@ -50,7 +50,7 @@ def unreachable(why: str, *, no_file: bool = False, to_restore: bool = False) ->
     if to_restore:
         return problem(
             why,
-            "no job runs until the database is back. If its disk has to be mounted, or the URL is wrong, no job is "
+            "no job runs until the database is back. If you only have to mount its disk or correct the URL, no job is "
             "lost. But a restored backup has only the jobs of its time: all later ones are gone",
         )
     if no_file:
@@ -66,8 +66,8 @@ def unreachable(why: str, *, no_file: bool = False, to_restore: bool = False) ->
     if of_role or "authentication failed" in answer or "pg_hba.conf" in answer:
         return problem(
             why,
-            "the server answers, but refuses this user: correct the user or the password in the database's URL "
-            f'("cronjobs config show database" shows where the URL comes from), or pg_hba.conf on the server; {until}',
+            "the server answers, but refuses this user. Correct the user or the password in the database's URL, or "
+            f'pg_hba.conf on the server; {until}. "cronjobs config show database" shows where the URL comes from',
         )
     if answer.lstrip().startswith("database ") and "does not exist" in answer:
         return problem(
@@ -129,12 +129,12 @@ def _blocker(found: Blocker, now: datetime) -> str:
 
 
 def _since(since: datetime, now: datetime, *, is_wait: bool) -> str:
-    what = "a session has waited for it" if is_wait else "in a transaction"
+    what = "a session has been waiting for it" if is_wait else "in a transaction"
     return f"{what} since {since:%Y-%m-%d %H:%M:%S} UTC, for {rough(now - since)}"
 
 
 def unknown(why: str) -> Diagnosis:
-    return problem(why, "correct the configuration: until it names a database that can be used, no job runs")
+    return problem(why, "correct the configuration: no job runs until it names a database that can be used")
 
 
 def revision(there: str | None, code: str, oldest_code: str | None) -> Diagnosis:
@@ -232,7 +232,7 @@ def sqlite_journal(mode: str) -> Diagnosis:
 def bloat(tables: Sequence[TableStatistics], *, autovacuum: bool) -> Diagnosis:
     if not autovacuum:
         return problem(
-            "autovacuum is off on this server: tables that every job changes keep growing and slow down",
+            "autovacuum is off on this server, so the tables that jobs change keep growing and get slower",
             "set autovacuum = on in postgresql.conf, and reload the server's configuration",
         )
     off = [table.name for table in tables if not table.autovacuum]
@@ -245,8 +245,8 @@ def bloat(tables: Sequence[TableStatistics], *, autovacuum: bool) -> Diagnosis:
     ]
     if bloated:
         return warning(
-            f"vacuum does not keep up: {listed(bloated)}. Usually a transaction that has been open for hours is the "
-            "cause",
+            f"vacuum does not keep up: {listed(bloated)}. The usual cause is a transaction that has been open for "
+            "hours",
             "look for that transaction in pg_stat_activity (xact_start), end it, then VACUUM (ANALYZE) the table",
         )
     return ok(f"vacuum keeps up with {len(tables)} tables")
@@ -300,7 +300,7 @@ def rights(roles: Sequence[RoleRights]) -> Diagnosis:
     if many:
         return warning(
             f"more rights than needed: {listed(many)}",
-            '"cronjobs db grants" prints a role with only the needed rights; log in as that role',
+            '"cronjobs db grants" prints the SQL for a role with only the needed rights; log in as that role',
         )
     return ok(f"{', '.join(role.role for role in roles if role.wanted is not None)} has only the rights that it needs")
 

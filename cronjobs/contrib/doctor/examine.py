@@ -43,7 +43,7 @@ def _one(check: Examination, patient: ExaminedSite) -> Diagnosis:
         said = one_line(hide(f"{type(error).__name__}: {error}"), 400)
         return warning(
             f"this check itself failed: {said}",
-            "this check found out nothing, but the other checks are complete",
+            "this check has no result, but the other checks are complete",
         )
 
 

@@ -196,7 +196,7 @@ def _why_spooled(name: str) -> str:
         run = json.loads(State(folder_of_state() / state_files.SPOOL).read(name) or "{}")
         config = run.get("config")
         gone = isinstance(config, str) and not Path(config).exists()
-        why = f"the configuration {config}, for which {run['name']} ran, does not exist" if gone else run["why"]
+        why = f"{run['name']} ran for the configuration {config}, which does not exist" if gone else run["why"]
         return one_line(hide(str(why)), 300)
     except (ValueError, KeyError, TypeError, AttributeError):
         return ""

@@ -245,7 +245,7 @@ def overlapping(ticks: Sequence[TickSpan], every: timedelta, *, lingers: bool = 
     if over >= OFTEN:
         return warning(
             f"{over} of the last {len(ordered)} ticks began while the previous one was still running: each job still "
-            "runs only once, but this host may run up to twice as many jobs at a time as run.workers allows",
+            "runs only once, but this host may run up to twice run.workers jobs at a time",
             "make run.budget shorter than run.every, or jobs' timeouts shorter",
         )
     return ok("a tick ends before the next one begins")
@@ -269,8 +269,8 @@ class StateFolder:
 
 def state_folder(found: StateFolder) -> Diagnosis:
     loses = (
-        "cron's mails are not throttled, idle ticks send needless queries, and if the SQLite file is missing, a tick "
-        "creates an empty one, because the tick does not know that the file existed"
+        "cron's mails are not throttled, and idle ticks send needless queries. A tick that finds no SQLite file "
+        "creates an empty one, because it cannot know that there was a file before"
     )
     if found.fault:
         return problem(
@@ -293,7 +293,7 @@ def state_folder(found: StateFolder) -> Diagnosis:
             f"runs of exec that are not in the database yet: {found.runs:,} in {found.path}; the oldest began "
             f"{rough(found.longest)} ago{f', and could not be written: {found.why}' if found.why else ''}",
             "the next tick or exec of the same project writes these runs to the database, or reports why it cannot. If "
-            "the project is gone or has another path, wrap its lines again (cronjobs crontab unwrap, then wrap in the "
+            "the project is gone or has moved, wrap its lines again (cronjobs crontab unwrap, then wrap in the "
             "project's folder) and delete the files of these runs",
         )
     return ok(f"{found.path} belongs to this user alone, and survives a restart")

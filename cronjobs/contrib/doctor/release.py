@@ -98,7 +98,7 @@ def _findings(facts: ReleaseFacts) -> ReleaseItem:
 
 
 def _names(facts: ReleaseFacts) -> ReleaseItem:
-    about = "Would a copy of this database stay idle when restored elsewhere?"
+    about = "Would a copy of this database stay idle if someone restored it elsewhere?"
     project, environment = facts.settings.project, facts.settings.environment
     if project and environment:
         return ReleaseItem("names", about, "ok", f"project {project}, environment {environment}")
@@ -107,7 +107,7 @@ def _names(facts: ReleaseFacts) -> ReleaseItem:
         "names",
         about,
         "to do",
-        f"without {missing} in the file, a copy of this database that is restored for staging runs production's jobs",
+        f"without {missing} in the file, a copy of this database, restored for staging, runs production's jobs",
         f"add {missing} to the file",
     )
 

@@ -113,8 +113,8 @@ def timed_out(seen: Stopped) -> Check:
 
 def cancelled(seen: Stopped, outlived_its_tick: bool) -> Check:
     said = (
-        f"an operator cancelled a long job {'while no tick ran' if outlived_its_tick else 'after its end'}: the job "
-        f"worked for {seen.worked_s:.1f} s after that ({seen.allowed_s:g} s allowed), its process is "
+        f"an operator cancelled a long job {'while no tick ran' if outlived_its_tick else 'after its process ended'}: "
+        f"the job worked for {seen.worked_s:.1f} s after that ({seen.allowed_s:g} s allowed), its process is "
         f"{'still there' if seen.alive else 'gone'}, the job is {seen.status}"
     )
     figures = vars(seen) | {"worked_s": round(seen.worked_s, 2), "outlived_its_tick": outlived_its_tick}
@@ -137,7 +137,7 @@ def retried(planned: Mapping[int, Planned], tries: Sequence[Try], apart: Collect
     shortest = min(pauses, default=0.0)
     said = (
         f"failed temporarily, retried automatically: {len(of)}, after {len(pauses)} refusals in all; shortest pause "
-        f"before the next try: {shortest:.1f} s" + (f"; not retried like this: {_some(wrong)}" if wrong else "")
+        f"before the next try: {shortest:.1f} s" + (f"; not retried as planned: {_some(wrong)}" if wrong else "")
     )
     figures = {"receipts": len(of), "refused": len(pauses), "shortest_pause_s": round(shortest, 2), "wrong": wrong}
     return Check("retries", bool(of) and not wrong and shortest >= SHORTEST_PAUSE_S, said, figures)
@@ -192,8 +192,8 @@ class SettledEffects:
 
 def repaired(seen: SettledEffects) -> Check:
     said = (
-        f"after the operator's repairs: effects settled as done (their mail was in the mailbox): {seen.found}; as not "
-        f"done: {seen.not_found}; addresses corrected; jobs retried: {seen.retried}, still dead after that: {seen.dead}"
+        f"the operator corrected addresses. Effects settled as done (their mail was in the mailbox): {seen.found}, as "
+        f"not done: {seen.not_found}; jobs retried: {seen.retried}, still dead after that: {seen.dead}"
     )
     return Check("repair", seen.retried > 0 and not seen.dead, said, dict(vars(seen)))
 

@@ -32,7 +32,7 @@ class Forms(StrEnum):
 
 
 TITLES: Final = {
-    "sigterm": "The process is restarted mid-run, as a deploy does (SIGTERM)",
+    "sigterm": "The process is restarted mid-run, as in a deploy (SIGTERM)",
     "kill": "The process is killed mid-run (kill -9)",
 }
 INDENT: Final = " " * 6
@@ -61,7 +61,7 @@ def drill(
     On PostgreSQL, the drill creates its own schema and drops it again; your tables are not touched. Without a
     configuration and a URL, or if they name a SQLite file, the drill works on its own SQLite file.
 
-    The exit code is 0 if every check held, 1 if one did not, 2 for usage, 3 for configuration, 4 for database errors.
+    The exit code is 0 if every check passed, 1 if one failed, 2 for usage, 3 for configuration, 4 for database errors.
     """
     url = _postgresql_url(source)
     printer = _Printer(as_json)
@@ -149,9 +149,9 @@ def _conclude(drilled: list[Drilled], keep: bool) -> None:
     missed = sum(not check.held for check in checks)
     took = sum(done.took.total_seconds() for done in drilled)
     if not missed:
-        echo(coloured(f"\nAll {counted(len(checks), 'check')} held ({took:.0f} s)", "green"))
+        echo(coloured(f"\nAll {counted(len(checks), 'check')} passed ({took:.0f} s)", "green"))
         return
-    echo(coloured(f"\n{missed} of {counted(len(checks), 'check')} did not hold ({took:.0f} s)", "red"))
+    echo(coloured(f"\n{missed} of {counted(len(checks), 'check')} failed ({took:.0f} s)", "red"))
     if not keep:
         echo("  to run the drill again and keep everything for inspection: cronjobs drill --keep")
 

@@ -74,7 +74,7 @@ class DrillRun:
 
     def enqueue(self) -> None:
         self.stage.enqueue_receipts(self.receipts)
-        self.say(f"{self.receipts} receipts enqueued; {len(self.planned)} of them are planned to fail")
+        self.say(f"{self.receipts} receipts enqueued; {len(self.planned)} of them will fail on purpose")
 
     def interrupt(self) -> None:
         """End a tick at the worst moment: it has sent its mails, and has no answer from the server yet."""
@@ -110,7 +110,7 @@ class DrillRun:
         tick = self._start_and_catch()
         held = self.stage.freeze(tick)
         self.server.release()
-        self.say(f"a runner is frozen; it holds {len(held)} jobs for {LEASE_S} s")
+        self.say(f"a runner that holds {len(held)} jobs is frozen; its lease is {LEASE_S} s")
         return tick, held
 
     def stop_work(self) -> None:

@@ -28,7 +28,7 @@ class MailServerMissing(CronjobsError):
     exit_code = 2
 
     def __init__(self) -> None:
-        super().__init__("the drill sends to a real mail server of its own: pip install 'cronjobs[drill]'")
+        super().__init__("the drill runs a real mail server, which is not installed: pip install 'cronjobs[drill]'")
 
 
 @dataclass(frozen=True)

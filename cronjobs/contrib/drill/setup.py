@@ -26,7 +26,7 @@ from cronjobs.engine.schema import migrations
 from cronjobs.errors import DatabaseError
 
 CONFIG: Final = """\
-# What "cronjobs drill" ran its ticks with.
+# The configuration of the ticks that "cronjobs drill" ran.
 project: cronjobs-drill
 {database}
 imports: [receipts]
@@ -43,8 +43,8 @@ DROP_PATIENCE_S: Final = 15.0
 class SchemaRefusedError(DatabaseError):
     def __init__(self, database: str) -> None:
         super().__init__(
-            f"this role may not create a schema in database {database}, and the drill needs a schema of its own: allow "
-            "it for as long as the drill takes (GRANT CREATE ON DATABASE … TO …), or run the drill on a copy"
+            f"the drill needs its own schema, which this role may not create in database {database}: grant the right "
+            "until the drill is over (GRANT CREATE ON DATABASE … TO …), or run the drill on a copy"
         )
 
 

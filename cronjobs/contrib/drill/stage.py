@@ -185,7 +185,7 @@ class Stage:
         def is_frozen() -> bool:
             nonlocal held
             if tick.code is not None:
-                raise StuckError(f"the tick to freeze ended first, with {tick.code}: {tick.err.strip()}")
+                raise StuckError(f"the tick ended with {tick.code} before the drill froze it: {tick.err.strip()}")
             tick.send(signal.SIGSTOP)
             if (held := self.held_by(tick)) and self._is_free(held):
                 # Read the jobs again, because the signal may have arrived after the first read.

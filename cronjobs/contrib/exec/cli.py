@@ -33,9 +33,9 @@ def exec_command(
 ) -> None:
     """Run a crontab line as cron would, and record the run: output, duration, exit code.
 
-    The command starts before anything is recorded. It has this process's stdin, environment, folder and process group.
-    Its output passes through at once, and signals are forwarded to it. exec exits with the command's exit code or
-    signal (126 and 127 as in a shell). A failure to record the run changes none of this.
+    exec starts the command before it records anything. The command has exec's stdin, environment, folder and process
+    group. Its output passes through at once, and exec forwards signals to it. exec exits with the command's exit code
+    or signal (126 and 127 as in a shell). A failure to record the run changes none of this.
 
     The run is recorded in the project's database (--config, $CRONJOBS_CONFIG, ./cronjobs.yaml), or in your state folder
     if there is no project. A run that cannot be written within 2 s waits in the state folder for the next exec or tick.

@@ -83,7 +83,7 @@ def _make_state_folder() -> None:
     try:
         os.close(open_folder(folder))
     except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror or error}, so nothing is recorded there") from None
+        raise UsageError(f"{folder}: {error.strerror or error}, so exec can record no runs there") from None
 
 
 def _require_tables(database: Database, settings: Settings) -> None:

@@ -25,8 +25,8 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
 
     Cron still runs the lines. A line behaves as before: it has the same shell, stdin, environment, folder, output and
     exit code, and cron still reads what follows a "%" as stdin. wrap does not change lines with @reboot, or lines that
-    would become longer than cron accepts (998 bytes), but lists them. The crontab is written once, and a copy of the
-    old one is kept. Run wrap again after adding lines. Runs are recorded in the project's database (--config,
+    would become longer than cron accepts (998 bytes), but lists them. wrap writes the crontab once, and keeps a copy of
+    the old one. Run wrap again after adding lines. Runs are recorded in the project's database (--config,
     $CRONJOBS_CONFIG, ./cronjobs.yaml), or in your state folder if there is no project.
     """
     old = program.read()
@@ -47,7 +47,7 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
         return
     echo(
         f"wrapped {counted(len(new.changes), 'line')}; runs are recorded {_where(file)}. "
-        '"cronjobs status" shows each line from its first run on'
+        '"cronjobs status" shows a line once it has run'
     )
     if file is None and os.environ.get("XDG_STATE_HOME"):
         complain(
@@ -58,7 +58,7 @@ def wrap(context: typer.Context, config: ConfigOption = None, dry_run: DryRunOpt
 def unwrap(dry_run: DryRunOption = False) -> None:
     """Undo wrap: remove "cronjobs exec" from the lines that wrap changed, and restore them byte for byte.
 
-    Recorded runs are kept. The crontab is written once, and a copy of the old one is kept.
+    Recorded runs are kept. unwrap writes the crontab once, and keeps a copy of the old one.
     """
     old = program.read()
     new = wrapping.unwrap(old)
@@ -103,7 +103,7 @@ def _name_recorded_elsewhere(old: str, file: Path | None) -> None:
     for project, numbers in elsewhere.items():
         lines = f"line {numbers[0]} is" if len(numbers) == 1 else f"lines {', '.join(map(str, numbers))} are"
         complain(
-            f"{lines} already wrapped, with runs recorded {_where(project)}. To record them {_where(file)} "
+            f"{lines} already wrapped; runs are recorded {_where(project)}. To record them {_where(file)} "
             'instead, run "cronjobs crontab unwrap" and then the same wrap command again'
         )
 

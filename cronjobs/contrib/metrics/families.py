@@ -98,7 +98,7 @@ def _ends(ended: Sums) -> list[Metric]:
         ),
         _histogram(
             "cronjobs_job_latency_seconds",
-            "The time from when a job's last attempt was due until that attempt began.",
+            "The time between the due time of a job's last attempt and its start.",
             ended,
             "jobs",
         ),
@@ -274,7 +274,7 @@ def _queues(connection: Connection) -> list[Metric]:
     held = Metric(
         "cronjobs_enqueue_held",
         "counter",
-        "Enqueues that gave up because another open transaction held the capped queue.",
+        "Enqueues that gave up waiting for another transaction's lock on a capped queue.",
     )
     held.put(held_so_far(connection), "_total")
     return [*families.values(), held]
@@ -289,8 +289,8 @@ def _limits(connection: Connection, limits: Sequence[Limit]) -> list[Metric]:
         "cronjobs_limit_used",
         "gauge",
         (
-            "Running jobs that count against a limit. If the limit applies to each key, only the key with the most "
-            "running jobs is counted."
+            "Running jobs that count against a limit. If each key has its own limit, the metric counts only the "
+            "key with the most running jobs."
         ),
     )
     capacity = Metric("cronjobs_limit_capacity", "gauge", "The number of jobs that the limit lets run at once.")

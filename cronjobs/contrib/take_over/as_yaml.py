@@ -23,7 +23,7 @@ _HEAD = """\
 database: sqlite:///cronjobs.db   # beside this file; or postgresql://user@host/name
 timezone: @timezone@   # the host's time zone, as under cron
 log: cronjobs.log
-run: {long_jobs: @count@}   # this many runs may go on at once, each in its own process; cron has no limit
+run: {long_jobs: @count@}   # at most this many runs at once, each in its own process; cron has no limit
 """
 _MAIL = """
 # MAILTO: cron mailed whatever a line printed. cronjobs keeps the output (cronjobs jobs show ID) and mails failures.
@@ -66,7 +66,7 @@ def as_env_file(secrets: Secrets) -> str:
     lines = [f"{variable}={_quoted(value)}\n" for (_, value), variable in secrets.items()]
     head = (
         "# Secrets from the crontab's lines. The YAML file beside this file refers to them as ${NAME}.\n"
-        f"# To change a secret, change it here. {PREFIX}NAME is the crontab's NAME, which ticks do not read.\n"
+        f"# To change a secret, change it here. {PREFIX}NAME holds the crontab's NAME; ticks do not read NAME.\n"
     )
     return "".join([head, *lines])
 

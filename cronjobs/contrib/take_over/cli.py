@@ -83,8 +83,8 @@ def import_crontab(
     text = _read(file)
     if file is None and (numbers := program.printed_carriage_returns(text)):
         raise CrontabError(
-            f"line {numbers[0]} of the crontab ends in a carriage return, which cron passes to the command, and which "
-            "crontab -l does not print unchanged. Nothing was written. First convert the crontab to Unix line endings: "
+            f"line {numbers[0]} of the crontab ends in a carriage return, which cron passes to the command, but which "
+            "crontab -l prints differently. Nothing was written. First convert the crontab to Unix line endings: "
             f"{program.TO_UNIX_LINES}"
         )
     found = taken_over(text, timezone, cron)
@@ -153,7 +153,7 @@ def compare(
     "without_schedule"}; "lines" and "same" are numbers of lines. Lines without a schedule are listed, but not
     counted: they stay with cron.
 
-    The exit code is 0 if every line that has a schedule does the same as the schedule, at the same instants. It is 1 if
+    The exit code is 0 if every line that has a schedule does what the schedule does, at the same instants. It is 1 if
     there are differences, which are listed, or if no line can be compared.
     """
     settings = load_settings(Source(context, config), need_database=False)
@@ -216,8 +216,8 @@ def _read(file: str | None) -> str:
     if _is_system_crontab(file) or names_users(text, _is_user):
         raise UsageError(
             f"--file {one_line(file, 200)}: its lines name a user before the command, as in a system crontab: "
-            "import and swap take over only a user's own crontab. Take the lines out of the file, remove the name, and "
-            "add them with their settings to the crontab of that user (crontab -u NAME -e), then import as that user"
+            "import and swap take over only a user's own crontab. Take the lines out of the file, remove the user's "
+            "name, add them with their settings to that user's crontab (crontab -u NAME -e), then import as that user"
         )
     return text
 
@@ -260,9 +260,8 @@ def _new_file(file: Path) -> int:
         return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
     except FileExistsError:
         raise UsageError(
-            f"{visible(str(file))} already exists, and no file is ever overwritten: choose another --out. If this "
-            "folder already has a project, add its entries to the new file, let the new file replace the old one, and "
-            "then swap"
+            f"{visible(str(file))} already exists, and import overwrites no file: choose another --out. If this "
+            "folder already has a project, add its entries to the new file, replace the old file with it, and then swap"
         ) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "this is not a file name"

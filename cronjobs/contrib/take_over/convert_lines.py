@@ -149,8 +149,8 @@ class Importer:
                 )
         if self.cron == "debian" and (numbers := set_by.get("CRON_TZ", [])):
             notes.append(
-                f"CRON_TZ above {_lines(numbers)} is only a variable to Debian's cron, which uses a single time zone. "
-                "If cronie runs this crontab, import it with --cron cronie"
+                f"Debian's cron uses a single time zone, and takes CRON_TZ above {_lines(numbers)} for an ordinary "
+                "variable. If cronie runs this crontab, import it with --cron cronie"
             )
         if self.cron == "cronie" and (numbers := set_by.get("RANDOM_DELAY", [])):
             notes.append(

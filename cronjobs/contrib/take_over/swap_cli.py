@@ -44,8 +44,8 @@ MeantOption = Annotated[
     bool,
     typer.Option(
         "--yes",
-        help="Swap even if cron keeps a line whose schedule has another command (then both commands run), if the "
-        "crontab and the schedules differ in times or settings, or if earlier runs still wait.",
+        help="Swap even if cron keeps a line whose schedule has another command (both commands then run), if times or "
+        "settings of the crontab and the schedules differ, or if earlier runs still wait.",
     ),
 ]
 BothOption = Annotated[
@@ -53,7 +53,7 @@ BothOption = Annotated[
     typer.Option(
         "--yes",
         help="Restore even if another host runs the lines or may run them (each line may then run twice), or if this "
-        "stops other work that this host's ticks do.",
+        "host's ticks, which restore stops, also do other work.",
     ),
 ]
 SHOWN: Final = 3  # name at most this many differences, schedules or types
@@ -286,8 +286,8 @@ def _require_no_other_work(file: Path, old: str, restored: str) -> None:
         config = f"--config {quote(one_line(str(file), 300))}"
         raise crontab.CrontabError(
             f"restore also stops the ticks for {file}, so {', and '.join(stops)}. Nothing was changed. To go on, add "
-            "--yes. To start ticks for the other work again: take the schedules of the restored lines out of the file, "
-            f"then run cronjobs crontab install {config}"
+            "--yes. Then, to start ticks for the other work again, take the schedules of the restored lines out of the "
+            f"file, and run cronjobs crontab install {config}"
         )
 
 
@@ -318,7 +318,7 @@ def _changed(each: LineDifference) -> str:
     at = schedule.cron or f"every {duration_text(schedule.every or timedelta())}"
     zone = "" if schedule.timezone == each.taken.timezone else f" ({schedule.timezone})"
     late = f", spread over {duration_text(schedule.spread)}" if schedule.spread else ""
-    return f"the schedule runs at {at}{zone}{late}, and cron's line runs at {each.taken.line.when} again"
+    return f"the schedule ran at {at}{zone}{late}, but cron runs the line at {each.taken.line.when} again"
 
 
 def _print_unfinished(old: str, restored: str, file: Path) -> None:
@@ -333,7 +333,7 @@ def _print_unfinished(old: str, restored: str, file: Path) -> None:
     except CronjobsError as error:
         complain(
             "runs of these lines may still wait in the jobs database, and other hosts may still run the lines. "
-            f"Nobody knows, because the database cannot be read: {error}"
+            f"cronjobs cannot tell, because it cannot read the database: {error}"
         )
         return
     if runs.waiting:

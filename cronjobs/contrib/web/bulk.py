@@ -40,10 +40,10 @@ CHANGES: Final[Mapping[str, tuple[Callable[..., Changed], str]]] = {
     "dismiss": (operating.dismiss, "dismissed"),
 }
 MEANS: Final = {
-    "retry": "Each job is queued again and due now, with all its tries. Its history stays. A job stays dead if "
-    "an unknown effect has stopped it and nobody has settled that effect.",
-    "cancel": "Waiting jobs are cancelled at once and never run. Running jobs are asked to stop at their runner's "
-    "next heartbeat, within a quarter of their lease.",
+    "retry": "Each job is queued again and due now, with all its tries. Its history stays. A job "
+    "that was stopped by an unknown effect stays dead until somebody settles that effect.",
+    "cancel": "Waiting jobs are cancelled at once and never run. Runners ask running jobs to stop at the next "
+    "heartbeat, within a quarter of the lease.",
     "dismiss": "Dismissed jobs stay dead and are no longer reported. You can still retry them.",
 }
 

@@ -113,7 +113,7 @@ def charts(found: Sequence[Bar], span: str) -> list[Chart]:
         Chart(
             "Jobs that ended",
             f"jobs ended {counted(ended, 'time')} in {over}, at most {most_ended:,} in one {each}; "
-            "a retried job counts again",
+            "a job counts each time it ends",
             _stacked(found, most_ended),
             tuple((word, word) for word in ("succeeded", "cancelled", "dead")),
         ),

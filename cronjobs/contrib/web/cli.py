@@ -60,8 +60,8 @@ def web(
     """
     if not is_loopback(host) and not behind_proxy:
         raise UsageError(
-            f"--host {host} is open to the network, and what browsers send there is not encrypted. Put a TLS proxy in "
-            "front and add --behind-proxy, or use ssh -L 8642:127.0.0.1:8642"
+            f"--host {host} opens the pages to the network, where browsers send everything unencrypted. Put a TLS "
+            "proxy in front and add --behind-proxy, or use ssh -L 8642:127.0.0.1:8642"
         )
     if behind_proxy and not allow_host:
         raise UsageError("--behind-proxy needs --allow-host: the host name that browsers use for the proxy")

@@ -181,8 +181,8 @@ def require_same_site(request: PageRequest, visitor: Visitor, given: str) -> Non
         raise Forbidden("this request came from another site; nothing was changed")
     if not visitor.may_act:
         raise Forbidden(
-            "you may view these pages but not act. What allows actions depends on where the pages run: the option "
-            '--actions of "cronjobs web", may_act in an app, or the permission cronjobs.change_jobmodel in Django'
+            "you may view these pages but not act. To allow actions, use the option --actions of "
+            '"cronjobs web", may_act in an app, or the permission cronjobs.change_jobmodel in Django'
         )
     if not visitor.is_exempt and not _same(given, visitor.csrf):
         raise Forbidden("nothing was changed: this form belongs to another session. Open the page again")

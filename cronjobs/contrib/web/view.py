@@ -21,7 +21,7 @@ PAGES: Final = {"/": "Overview", "/jobs": "Jobs", "/types": "Job types", "/queue
 SAID: Final = {
     "retried": "The job is queued again and due now.",
     "cancelled": "The job is cancelled.",
-    "asked": "The job is running. It is asked to stop at its runner's next heartbeat, within a quarter of its lease.",
+    "asked": "The job is running. Its runner asks it to stop at the next heartbeat, within a quarter of the lease.",
     "dismissed": "The job is dismissed: it stays dead and is no longer reported.",
     "released": "The job's runner is gone, so the job is queued again and due now.",
     "held": "Nothing was changed: the job's runner is alive, or the host that serves these pages cannot see the "

@@ -37,8 +37,8 @@ def check(
 ) -> None:
     """Find what is wrong with the configuration and its handlers, without a database.
 
-    The command reads the file, imports the handlers, and compares the two: job names, payloads, time limits, commands
-    on cron's PATH, folders that must be writable. Notes list what may surprise you, such as schedules affected by a
+    The command reads the file, imports the handlers, and checks job names, payloads, time limits, commands on cron's
+    PATH, and folders that must be writable. Notes list what may surprise you, such as schedules affected by a
     clock change. With --live or --against, the command leaves out notes that need only the file. --live also reads the
     database, and lists what is wrong there, as "cronjobs status" does. Run "cronjobs check" in CI and after each edit.
     Before a deploy, use --against: it reads every waiting, running, failed and dead job in the production database, and

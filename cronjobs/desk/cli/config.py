@@ -33,9 +33,9 @@ def show(
 
     A value comes from the default, a line of the file, an environment variable (also through ${…} in the file), the
     env_file, or the command line. Passwords are masked, and so is any value whose name suggests a secret. For a named
-    entry, such as a schedule, the command shows only the keys given in the file. If KEY is the name of the entry, it
-    shows all keys of the entry. --json prints all keys of all entries. The command imports no handlers, so it does not
-    show settings in @job. --json prints one array of {key, value, source, where}.
+    entry, such as a schedule, the command shows only the keys given in the file. To see all keys of an entry, give its
+    name as KEY. --json prints all keys of all entries. The command imports no handlers, so it does not show settings in
+    @job. --json prints one array of {key, value, source, where}.
     """
     settings = load_settings(source, need_database=False)
     given = Overrides(source.given("config"), source.given("database_url"), os.environ)

@@ -38,7 +38,8 @@ class CrontabGroup(LazyGroup):
             'Print the lines that "crontab install" would write, and report whether your crontab has them.',
         ),
         "install": CommandRow(
-            "crontab:install", "Put the line into your crontab, after a test tick in cron's bare environment succeeds."
+            "crontab:install",
+            "Run a test tick in cron's bare environment; if it succeeds, put the line into your crontab.",
         ),
         "remove": CommandRow("crontab:remove", "Remove only this configuration's block from your crontab."),
         "swap": CommandRow(
@@ -105,14 +106,14 @@ def show(context: typer.Context, config: ConfigOption = None, as_json: JsonOptio
 def install(
     context: typer.Context, config: ConfigOption = None, dry_run: DryRunOption = False, force: AnywayOption = False
 ) -> None:
-    """Put the line into your crontab, after a test tick in cron's bare environment succeeds.
+    """Run a test tick in cron's bare environment; if it succeeds, put the line into your crontab.
 
     The tick is real: it runs what is due, and shows which database cron will reach. If the tick fails, nothing is
     installed, and the exit code is the tick's. The death of a job is not a failure of the tick. If ticks would refuse
     to apply the file, for example because it would retire every schedule in the database, install tries no tick and
     changes nothing. The line is in a block marked with the configuration's path. Installing again replaces the block
     and changes no other line, so several projects can share a crontab. If cron itself already runs the command of a
-    schedule, as cron does after "cronjobs crontab restore", nothing is installed, since that command would run twice.
+    schedule, as cron does after "cronjobs crontab restore", install changes nothing, or that command would run twice.
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()

@@ -39,12 +39,11 @@ class DbGroup(LazyGroup):
         ),
         "sql": CommandRow(
             "db:sql",
-            "Print the migrations as SQL, from an empty database to this version's revision, for a DBA to apply.",
+            "For a DBA to apply: print the SQL that takes an empty database to this version's revision.",
         ),
         "grants": CommandRow(
             "db:grants",
-            "Print the SQL with which the owner of a PostgreSQL database gives each kind of program only the rights "
-            "it needs.",
+            "For a PostgreSQL database's owner: print SQL that gives each kind of program only the rights it needs.",
         ),
         "copy": CommandRow(
             "cronjobs.contrib.copy.cli:copy",
@@ -130,8 +129,8 @@ def current(source: Source, as_json: JsonOption = False) -> None:
 def check(source: Source, as_json: JsonOption = False) -> None:
     """Compare the tables with what this version expects; exit 1 if something is missing or changed.
 
-    An index or a column that you added yourself is not reported. On PostgreSQL the command creates temporary tables to
-    compare with, and rolls them back.
+    The command does not report indexes and columns that you added yourself. On PostgreSQL the command creates temporary
+    tables to compare with, and rolls them back.
     """
     with closing(open_database(load_settings(source))) as database:
         findings = migrations.check(database)
@@ -160,7 +159,7 @@ def sql(
         str | None, typer.Option("--schema", metavar="NAME", help="PostgreSQL: the schema for the tables.")
     ] = None,
 ) -> None:
-    """Print the migrations as SQL, from an empty database to this version's revision, for a DBA to apply.
+    """For a DBA to apply: print the SQL that takes an empty database to this version's revision.
 
     The command makes no database connection. If options do not name the dialect and the schema, it uses those of the
     configured database.
@@ -197,7 +196,7 @@ def grants(
         bool, typer.Option("--find", help="Let enqueuers use find() and wait(), which read jobs, payloads and results.")
     ] = False,
 ) -> None:
-    """Print the SQL with which the owner of a PostgreSQL database gives each kind of program only the rights it needs.
+    """For a PostgreSQL database's owner: print SQL that gives each kind of program only the rights it needs.
 
     Apply the SQL with cronjobs db grants | psql …. Applying the SQL again is safe, and is necessary after an upgrade.
     The SQL creates missing roles without a login. Grant these roles to your users: GRANT cronjobs_run TO app.
@@ -219,8 +218,8 @@ def adopt(
     """Assign the database to the configuration's project and environment.
 
     Use this for a copy restored elsewhere, for the database of a renamed project, or for a database that "db copy"
-    closed. Until you adopt the database, ticks claim no jobs there. The command refuses if hosts are still ticking for
-    the database's present project and environment. In that case the configuration file here is most likely the wrong
+    closed. Until you adopt the database, ticks claim none of its jobs. The command refuses if hosts are still ticking
+    for the database's present project and environment. If it refuses, you most likely use the wrong configuration
     file. Think before you adopt a copy of production: its waiting jobs will run here. The audit trail records the
     adoption.
     """

@@ -56,7 +56,7 @@ def dev(
     every: Annotated[str, typer.Option("--every", metavar="DURATION", help="Tick at least this often.")] = "5s",
     yes: Annotated[bool, typer.Option("--yes", help='Run even if the file has "environment: production".')] = False,
 ) -> None:
-    """Run ticks in the foreground as soon as jobs are due, and print each event, while you write handlers.
+    """While you write handlers, run ticks in the foreground as soon as jobs are due, and print each event.
 
     A tick starts as soon as a job is due, and otherwise every few seconds. Each tick is a new process, so edits to the
     handlers or the file apply from the next tick on. Schedules do not fire without --schedules. If ticks repeat a
@@ -68,7 +68,7 @@ def dev(
     if settings.environment.lower() in PRODUCTION and not yes:
         raise UsageError(
             f'{settings.file} says "environment: {settings.environment}", and dev would run the jobs of that '
-            "environment with the code that is being edited here: name another file with --config, or add --yes"
+            "environment with the code that you are editing here: name another file with --config, or add --yes"
         )
     environ = dict(os.environ) | {"CRONJOBS_SCHEDULES": "on" if schedules else "off"}
     if url := source.given("database_url"):

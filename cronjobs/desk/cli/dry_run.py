@@ -70,7 +70,7 @@ def _lines(settings: Settings, known: JobTypes, found: Outlook) -> list[str]:
     lines = [coloured(line, "yellow") for line in pause_lines(found.pauses, settings.timezone)]
     if found.expired:
         leases = counted(found.expired, "lease")
-        lines.append(f"{leases} expired: the tick would first record the end of each attempt whose lease expired")
+        lines.append(f"{leases} expired: the tick would first record how those attempts ended")
     lines += _sync_lines(found.sync)
     for schedule in found.schedules[:LINES]:
         lines += _schedule_lines(settings.timezone, schedule)

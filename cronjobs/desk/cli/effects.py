@@ -65,9 +65,9 @@ def list_effects(
 ) -> None:
     """List effects, the most recently begun first.
 
-    An unknown effect was begun, but its outcome was never recorded. A stopped effect is an unknown effect that made an
-    attempt end its job. If the job died for another reason or was cancelled, the effect stays unknown. A skipped effect
-    is unknown, but was counted as done. "Repeats" counts how often the effect was repeated because its outcome was
+    An unknown effect was begun, but its outcome was never recorded. A stopped effect is an unknown effect that made its
+    job die. If the job died for another reason or was cancelled, the effect stays unknown. A skipped effect is unknown,
+    but was counted as done. "Repeats" counts how often the effect was repeated because its outcome was
     unknown; a repeated effect may have happened more than once. --json prints an array with one object per effect; the
     keys are the columns of cronjobs_effects, and "standing" is the state shown in this list.
     """

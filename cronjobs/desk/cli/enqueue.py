@@ -55,7 +55,7 @@ def enqueue(
         str | None,
         typer.Option(
             metavar="KEY",
-            help="Create no second job with this key. A job cancelled before it began gives its key back.",
+            help="Create no second job with this key. If a job is cancelled before it begins, its key is free again.",
         ),
     ] = None,
     on_conflict: Annotated[

@@ -109,8 +109,8 @@ def explain(
     retention.occurrences. Times without an offset are in the schedule's time zone.
 
     For a job, given by its number or by --key, the command reports who created the job, how each attempt went, what
-    state the job is in, and what happens next. For a job type, it reports which ticks could run the type (or since when
-    no tick can run it), which modules could not be imported, and which jobs are waiting.
+    state the job is in, and what happens next. For a job type, it reports which ticks could run the type (or for how
+    long none could), which modules could not be imported, and which jobs are waiting.
 
     --json prints one object with subject, at, verdict, sentences and facts. For a list of occurrences, it prints one
     object with subject, from, to, summary, counts and occurrences, which is a list with an object (subject, at, verdict
@@ -306,7 +306,7 @@ def _print_range(
         zone = ZoneInfo(evidence.timezone)
         raise UsageError(
             f"--to ({end.astimezone(zone):%Y-%m-%d %H:%M}) is before --from ({begin.astimezone(zone):%Y-%m-%d %H:%M}): "
-            "a time of day means the most recent such time"
+            "02:15 without a date means the most recent 02:15"
         )
     if isinstance(evidence, ExecEvidence):
         explanations, left_out = evidence.between(begin, end, limit)

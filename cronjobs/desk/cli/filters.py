@@ -40,8 +40,8 @@ StatusOption = Annotated[
         parser=_parsed(read_status),
         autocompletion=lambda: STATUS_WORDS,
         help=(
-            f"Only jobs in this state: {', '.join(STATUS_WORDS)}; repeatable. If the command changes jobs, it "
-            "accepts only states in which it can change a job."
+            f"Only jobs in this state: {', '.join(STATUS_WORDS)}; repeatable. A command that changes jobs "
+            "accepts only states in which it can change them."
         ),
     ),
 ]

@@ -192,7 +192,7 @@ def history(
     clock, outage, fault, pause, deploy or act. Entries of the first three kinds have most columns of their tables. An
     occurrence's outcome is what happened when it was due. A gap's host is null if no host ticked. A gap's reason says
     why ticks did not start, if a later tick recorded why. If there are more entries than --limit, failures and changes
-    take precedence over the newest other entries.
+    come first, then the newest of the other entries.
     """
     with snapshot(source, only_database=True) as (settings, connection, times):
         names = None
@@ -658,8 +658,7 @@ def _entry_text(entry: Entry, times: LocalTimes) -> str:
             span = f"{times.clock(back)} and {LocalTimes(back, times.timezone).clock(ahead)}"
             by = rough(ahead - back)
             return (
-                f"was at least {by} ahead, and was set back; what is shown between {span} may have happened up to {by} "
-                "earlier"
+                f"was at least {by} ahead, and was set back; events between {span} may have happened up to {by} earlier"
             )
         case "deploy":
             changes = ", ".join(

@@ -29,7 +29,7 @@ class JobsGroup(LazyGroup):
         ),
         "cancel": CommandRow(
             "jobs_change:cancel",
-            "Cancel jobs: waiting ones at once, running ones at their runner's next heartbeat.",
+            "Cancel jobs: waiting jobs at once, running jobs at their runner's next heartbeat.",
             epilog='For example: cronjobs jobs cancel 17 --why "sent by hand", jobs cancel --queue mail',
         ),
         "release": CommandRow(

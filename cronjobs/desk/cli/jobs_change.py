@@ -151,7 +151,7 @@ def _report_asked(operation: Operation, ids: Collection[int]) -> None:
         now = database_now(connection)
         held = operating.held(connection, ids)
         performed = effects.performed_by(connection, ids)
-    asked = "is running: it will be asked to stop at its runner's next heartbeat"
+    asked = "is running: its runner will ask it to stop at the next heartbeat"
     for job_id in ids:
         lease_s = held[job_id].lease_s if job_id in held else None
         within = "" if lease_s is None else f", within {rough(timedelta(seconds=heartbeat_s(lease_s)))}"
@@ -169,7 +169,7 @@ def _report_asked(operation: Operation, ids: Collection[int]) -> None:
     )
     gone = [job_id for job_id in left if operation.named and operation.holders.is_gone(held[job_id].locked_by)]
     operation.report(
-        gone, "has lost its runner: the next tick on this host will cancel the job, unless its last try has failed"
+        gone, "has lost its runner: the next tick on this host will cancel the job, unless its final try has failed"
     )
 
 
@@ -194,7 +194,7 @@ def _release(operation: Operation, ids: Sequence[int]) -> None:
         cancelled = set(written.cancelled)
         done = written.written - cancelled
         operation.report(done, "is queued again, due now: its runner is gone")
-        operation.report(cancelled, "is cancelled, as requested while it ran: its runner is gone")
+        operation.report(cancelled, "is cancelled, as someone requested while it ran: its runner is gone")
         settled = written.written | written.lost
         result.again += [holding.job.id for holding in gone if holding.job.id not in settled]
     _refuse(operation, [job_id for job_id in ids if job_id not in held])
@@ -450,10 +450,10 @@ retry: Final = _command(
 
 cancel: Final = _command(
     CANCEL,
-    """Cancel jobs: waiting ones at once, running ones at their runner's next heartbeat.
+    """Cancel jobs: waiting jobs at once, running jobs at their runner's next heartbeat.
 
     Give ids, or select jobs with the filters of "jobs list". With filters, the command counts the selected jobs and
-    asks for confirmation. A job's command is stopped together with all processes that it started. A Python handler
+    asks for confirmation. The runner stops a job's command and all processes that the command started. A Python handler
     learns of the request through ctx.check() or ctx.cancelled. Exit code 1: one of the jobs has already ended, or does
     not exist.
     """,

@@ -50,9 +50,10 @@ def tail(
 
     For a running attempt the command prints the last 4 KiB of output. For an ended attempt it prints all stored output.
     The runner writes output and progress when it renews the lease, so you see them a few seconds later (up to a quarter
-    of run.lease). With -f the command prints each line once. If an attempt prints more between two renewals than a
-    renewal stores, the command prints how much is missing. On a terminal the command shows the progress below the
-    output. -f also waits for a job that has not begun. Ctrl-C stops following and leaves the job alone.
+    of run.lease). With -f the command prints each line once. A renewal stores a limited amount of output. If an
+    attempt prints more between two renewals, the command prints how much is missing. On a terminal the command shows
+    the progress below the output. -f also waits for a job that has not begun. Ctrl-C stops following and leaves the job
+    alone.
 
     Exit codes: 0 the job succeeded (without -f also: it is running or waiting), 1 it failed or was cancelled, 4
     database, 130 Ctrl-C.
@@ -123,7 +124,7 @@ class _Follower:
         if job.locked_until < job.now:
             late = rough(job.now - job.locked_until)
             host = host_of(job.locked_by)
-            self._say(f"the job's lease on {host} ended {late} ago: the next tick should settle its outcome")
+            self._say(f"the job's lease on {host} ended {late} ago: the next tick should record its outcome")
         if reported is None:
             if job.job_type.startswith(EXEC_PREFIX):
                 self._say(f"job {self.job_id} is a run of cronjobs exec, which records output when the command ends")
@@ -206,7 +207,7 @@ def _waiting(job_id: int, job: Any, times: Times) -> str:
 
 _WORDS: Final = {
     "timed_out": "timed out",
-    "snoozed": "was put off",
+    "snoozed": "was postponed",
     **{word: f"was {word}" for word in ("lost", "interrupted", "cancelled")},
     **{word: word for word in ("succeeded", "failed")},
 }

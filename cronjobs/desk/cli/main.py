@@ -111,14 +111,14 @@ class Root(LazyGroup):
         ),
         "pause": CommandRow(
             "pause:pause",
-            "Pause all work, a queue or a schedule, on every host, until you resume or until a given time.",
+            "Pause all work, one queue or one schedule on every host, until you resume it or until a given time.",
             SCHEDULES,
             'For example: cronjobs pause --all --for 1h --why "the mail provider is down". Around a deploy: '
             "cronjobs pause --all --wait 60s --why deploy, then the deploy, then cronjobs resume --all",
         ),
         "resume": CommandRow(
             "resume:resume",
-            "End one pause: of --all, of a queue, or of a schedule; other pauses stay.",
+            "End one pause (of everything, a queue or a schedule); other pauses stay.",
             SCHEDULES,
             "For example: cronjobs resume --all",
         ),
@@ -130,7 +130,7 @@ class Root(LazyGroup):
         ),
         "backfill": CommandRow(
             "trigger:backfill",
-            "Run the occurrences that a schedule missed or skipped in a range of the past, each of them once.",
+            "Run the occurrences that a schedule missed or skipped in a past period, each once.",
             SCHEDULES,
             "For example: cronjobs backfill nightly-report --from 2026-11-01 --to 2026-11-07 --dry-run",
         ),
@@ -193,12 +193,12 @@ class Root(LazyGroup):
         ),
         "demo": CommandRow(
             "cronjobs.contrib.demo.cli:demo",
-            "See it work: jobs, a retry, a death, a schedule and two hosts, in a few seconds.",
+            "See cronjobs work: jobs, a retry, a death, a schedule and two hosts, in a few seconds.",
             SET_UP,
         ),
         "dev": CommandRow(
             "dev:dev",
-            "Run ticks in the foreground as soon as jobs are due, and print each event, while you write handlers.",
+            "While you write handlers, run ticks in the foreground as soon as jobs are due, and print each event.",
             SET_UP,
             "For example: cronjobs dev --every 2s",
         ),

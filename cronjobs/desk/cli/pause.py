@@ -65,7 +65,7 @@ def pause(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Pause all work, a queue or a schedule, on every host, until you resume or until a given time.
+    """Pause all work, one queue or one schedule on every host, until you resume it or until a given time.
 
     Running jobs continue. Jobs in a paused queue wait. Occurrences of a paused schedule wait, too: when the pause is
     over, the schedule's catch_up decides what becomes of them, as after an outage. With --skip they are recorded as
@@ -78,7 +78,7 @@ def pause(
     """
     scope, name = target(everything, queue, schedule)
     if skip and scope == "queue":
-        raise UsageError("--skip is for --all or a schedule: a queue's jobs wait, and none is skipped")
+        raise UsageError("--skip is for --all or a schedule: a paused queue's jobs wait and are never skipped")
     patience = None if wait is None else parse_values.span(wait, "--wait")
     if patience is not None and scope == "schedule":
         raise UsageError(

@@ -123,5 +123,5 @@ def _note(job: Any, here: Identity, times: Times) -> str:
     if is_gone(job.locked_by, here):
         return f"the runner is gone: cronjobs jobs release {job.id}"
     if job.locked_until < times.now:
-        return f"the lease ended {rough(job.locked_until - times.now)} ago: the next tick should settle its outcome"
+        return f"the lease ended {rough(job.locked_until - times.now)} ago: the next tick should record its outcome"
     return "asked to stop" if job.cancel_requested_at else ""

@@ -38,7 +38,7 @@ def resume(
     why: WhyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End one pause: of --all, of a queue, or of a schedule; other pauses stay.
+    """End one pause (of everything, a queue or a schedule); other pauses stay.
 
     The next tick runs the jobs that waited. Each schedule's catch_up decides what becomes of the occurrences that
     waited. The command prints the outcome, and then the pauses that are still in force.

@@ -48,7 +48,7 @@ def status(
     """Show the state on one screen: findings, schedules, running and waiting jobs, hosts.
 
     Problems come first. For each problem, the screen shows when it began and which command to run. These are problems
-    with ticks and hosts: no tick comes; no tick fires schedules, or none fires the due occurrences of a schedule; hosts
+    with ticks and hosts: no tick runs; no tick fires schedules, or none fires the due occurrences of a schedule; hosts
     refuse a file, or have had different files for 15 minutes. These are problems with work: jobs are late; dead jobs
     were neither retried nor dismissed; the last three runs of a schedule failed; a schedule missed runs in an outage
     (until a run succeeds, or you trigger a run); a pause holds something back or is a day old. Next come the causes of

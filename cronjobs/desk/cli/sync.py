@@ -34,8 +34,7 @@ def sync(
         bool,
         typer.Option(
             "--allow-removals",
-            help="Apply the file even if it would retire all schedules, or more than half of the schedules and at "
-            "least three.",
+            help="Apply the file even if it would retire all schedules, or at least three and more than half of them.",
         ),
     ] = False,
     as_json: JsonOption = False,

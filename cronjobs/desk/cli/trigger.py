@@ -45,7 +45,7 @@ def trigger(
     The job uses the definition in the database: a change to the file takes effect once the file is applied. The
     schedule's usual times do not change. If a job of the schedule is unfinished, the command creates no other job. With
     --force, or if the schedule has "overlap: allow", it creates the job anyway. Afterwards the command imports the
-    handlers here. It warns if there is no handler for the schedule's type, or if the handler does not take the
+    handlers on this host. It warns if there is no handler for the schedule's type, or if the handler does not take the
     schedule's payload.
 
     Exit codes: 0 enqueued, 1 a job is unfinished, or there is no such schedule.
@@ -79,7 +79,7 @@ def backfill(
     no_import: NoImportOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the occurrences that a schedule missed or skipped in a range of the past, each of them once.
+    """Run the occurrences that a schedule missed or skipped in a past period, each once.
 
     An occurrence that already has a job, or was coalesced into another one, gets no second job, even if that job is
     dead or cancelled: retry that job instead. If an occurrence was due before the schedule existed, the command runs
@@ -87,8 +87,8 @@ def backfill(
     allows overlap. For a handler, ctx.scheduled_for is the instant of the job's occurrence. Instants without an
     offset are in the configuration's timezone. The command leaves out the occurrences that no tick has settled yet,
     since ticks will settle them. So it is safe to give "--to now". At the end, also with --dry-run, the command
-    imports the handlers here. It warns if there is no handler for the schedule's type, or if the handler does not
-    take the schedule's payload.
+    imports the handlers on this host. It warns if there is no handler for the schedule's type, or if the handler does
+    not take the schedule's payload.
     """
     with our_database(source) as (settings, database), _in_file(schedule, settings.schedules):
         now = database.clock.now()
@@ -148,18 +148,18 @@ def _say_unapplied(settings: Settings, defined: ScheduleSettings) -> None:
     written = settings.schedules.get(defined.name)
     if written is not None and definition(written) != definition(defined):
         complain(
-            f"{settings.file.name} defines {defined.name} differently, but is not applied yet, so the applied "
-            "definition was used. To apply the file first: cronjobs sync"
+            f"{settings.file.name} defines {defined.name} differently, but no tick has applied it yet, so this "
+            "command used the definition in the database. To apply the file first: cronjobs sync"
         )
 
 
 def _print_filling(filling: fill.Filling, schedule: str, timezone: str, *, dry_run: bool) -> None:
     jobs = counted(len(filling.run), "job") + " would be" * dry_run
-    done = f"{filling.done} of the occurrences in the range already had a job, or cron itself ran them"
+    done = f"{filling.done} of the occurrences in the range already had a job or were run by cron itself"
     echo(f"{jobs} enqueued; {done}")
     if filling.not_in_force:
-        are = "is for an occurrence that was due" if filling.not_in_force == 1 else "are for occurrences that were due"
-        echo(f"{filling.not_in_force} of these jobs {are} before {schedule} existed, or while it was retired")
+        are = "is for a time" if filling.not_in_force == 1 else "are for times"
+        echo(f"{filling.not_in_force} of these jobs {are} before {schedule} existed, or when it was retired")
     if dry_run:
         for instant in filling.run[:50]:
             echo(f"  {in_full(instant, timezone)}")

@@ -66,7 +66,7 @@ class DoubleRuns:
         """What to do so that either cron or the schedule runs each line, but not both."""
         one = ("line", "schedule", "line's command")
         its = one if len(self.changed) == 1 else ("lines", "schedules", "lines' commands")
-        return f"take the {its[0]} out of the crontab, or give the {its[1]} the {its[2]} again"
+        return f"take the {its[0]} out of the crontab, or make the {its[1]} run the {its[2]} again"
 
 
 def runs_line(

@@ -101,9 +101,9 @@ def mixed_release(python: Path, config: Path) -> str | None:
             if folder.is_symlink() and fixed.is_relative_to(release) and not release.is_relative_to(folder):
                 better = folder / fixed.relative_to(release)
                 return (
-                    f"the line names {linked} through the symlink {folder}, which leads to {release}, but it names "
-                    f"{fixed} without that symlink: after the next deploy, the line still uses {fixed}, of the old "
-                    f"release. Name {better} instead"
+                    f"the line names {linked} through the symlink {folder} (now {release}), but {fixed} by its real "
+                    f"path: after the next deploy, the line would still use {fixed} from the old release. Name "
+                    f"{better} instead"
                 )
     return None
 
@@ -134,7 +134,7 @@ def replace(old: str, new: str) -> None:
     """
     if numbers := printed_carriage_returns(old):
         raise CrontabError(
-            f"line {numbers[0]} of the crontab ends in a carriage return, which crontab -l does not print unchanged. "
+            f"line {numbers[0]} of the crontab ends in a carriage return, which crontab -l prints differently. "
             f"Nothing was changed. First convert the crontab to Unix line endings: {TO_UNIX_LINES}"
         )
     with _alone():

@@ -33,7 +33,7 @@ def refuse_what_is_there(folder: Path, names: Collection[str]) -> None:
     for name in names:
         if os.path.lexists(folder / name):
             raise CronjobsError(
-                f"{visible(str(folder / name))} already exists, and no file is ever overwritten: nothing was written"
+                f"{visible(str(folder / name))} already exists, and init overwrites no file: nothing was written"
             )
     package = folder / "jobs"
     if "jobs.py" in names and (package / "__init__.py").exists():

@@ -24,8 +24,8 @@ def without_finding(health: Health, settings: Settings) -> tuple[str, str]:
     for tick in health.ticking(settings.run.every):
         if tick["finished_at"] is None and holders.tick_is_gone(tick):
             return "so far", (
-                f"no finding, but the process of the last tick of host {tick['host']} is gone, and the tick recorded "
-                "no end; the next tick continues its work"
+                f"no finding, but the last tick of host {tick['host']} died without recording its end; the next tick "
+                "continues its work"
             )
     if twice := runs_twice(settings):
         return "so far", f"no finding, but {twice}"

@@ -326,7 +326,7 @@ def _tight(place: _Place, budget: timedelta, timeouts: Iterable[_Timed]) -> Iter
         if timed.job_type.executor is None and START_UP <= left <= min(BUSY_START_UP, budget / 3):
             yield place.problem(
                 f"{timed.job_type.name}: timeout {duration_text(timed.timeout)} leaves {duration_text(left)} of "
-                f"run.budget ({duration_text(budget)}): a tick that needs more than that to start does not run the job",
+                f"run.budget ({duration_text(budget)}): a tick that needs longer to start does not run the job",
                 *timed.places,
             )
 

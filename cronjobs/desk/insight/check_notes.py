@@ -61,7 +61,7 @@ def _limits_of_types(limits: Sequence[Limit], types: Collection[str]) -> Iterato
         if named:
             text = (
                 f'"{limit.prefix}" names a job type, but limits count by concurrency_key. This limit counts only jobs '
-                f'that are enqueued with a key that begins with its prefix: enqueue(connection, "{named[0]}", …, '
+                f'whose concurrency_key begins with its prefix: enqueue(connection, "{named[0]}", …, '
                 f'concurrency_key="{limit.prefix}")'
             )
             yield text, (f"limits.{limit.prefix}", "limits")

@@ -64,7 +64,7 @@ from cronjobs.reserved import EXEC_PREFIX
 from cronjobs.text import one_line
 
 # A tick cannot see a job whose enqueue is not committed yet. By then, its due time and its creation may be long past.
-_COMMITTED_LATE: Final = "on PostgreSQL, a transaction may have enqueued the job long before it was committed"
+_COMMITTED_LATE: Final = "on PostgreSQL, a transaction may have enqueued the job long before its COMMIT"
 _OUTCOMES: Final = {
     "succeeded": "succeeded",
     "failed": "failed",
@@ -72,7 +72,7 @@ _OUTCOMES: Final = {
     "lost": "lost (each time, the runner died or lost its lease)",
     "interrupted": "interrupted by the end of their ticks",
     "cancelled": "cancelled",
-    "snoozed": "put off by the handler",
+    "snoozed": "postponed by the handler",
 }
 
 
@@ -301,7 +301,7 @@ def _late_try(job: JobFacts, late_try: LateTry, times: LocalTimes) -> list[str]:
 
 def _done_effect(effect: DoneEffect, times: LocalTimes) -> str:
     of = f"The effect {one_line(effect.key, 600)}, which attempt {effect.attempt} began,"
-    again = "a retry does not repeat it, but does what the handler does after it"
+    again = "a retry does not repeat it, but runs what follows it in the handler"
     return f"{of} was recorded as done at {times.clock(effect.recorded_at)}: {again}."
 
 
@@ -354,7 +354,7 @@ def _released(last: int, count: int, because: str | None = None) -> str:
     """
     first = last - count + 1
     which = f"Attempt {last} was" if first == last else f"Attempts {first} to {last} were"
-    said = ' If a reason lay outside the job, the log names it ("job.not_begun").' if count >= OFTEN_RELEASED else ""
+    said = ' The log names a reason that lay outside the job ("job.not_begun").' if count >= OFTEN_RELEASED else ""
     if because:
         said = f" The last reason: {one_line(because.rstrip().removesuffix('.'), 300)}."
     return f"{which} released before {'it' if first == last else 'they'} began.{said}"
@@ -553,14 +553,14 @@ def _running(job: JobFacts, times: LocalTimes, now: datetime) -> str:
     stop = "; it was asked to stop" if job.cancel_requested_at else ""
     runs = "was running"
     if job.runner_gone:
-        lease = "; the process is gone, so the next tick on that host should settle the outcome"
+        lease = "; the process is gone, so the next tick on that host should record the outcome"
     elif job.locked_until is not None and job.locked_until < now:
         over = rough(now - job.locked_until)
-        lease = f"; its lease ended {over} ago, so the next tick should settle its outcome"
+        lease = f"; its lease ended {over} ago, so the next tick should record its outcome"
     elif job.overrun_since is not None and job.locked_until is not None:
         lease = (
             f"; its runner should have stopped it {rough(now - job.overrun_since)} ago, so the runner died or hangs. "
-            f"When its lease ends, in {rough(job.locked_until - now)}, a tick should settle its outcome"
+            f"When its lease ends, in {rough(job.locked_until - now)}, a tick should record its outcome"
         )
     else:
         left = rough(job.locked_until - now) if job.locked_until else "no time"
@@ -597,8 +597,8 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         at = "its next try" if earliest <= job.run_at else f"its first try after {times.clock(earliest)}"
         ends = [
             (
-                f"The job dies at {at} if every version of the code that runs ticks has refused the payload. "
-                f"Otherwise the job dies after {latest}."
+                f"The job dies at {at} if every version of the code that runs ticks has refused the payload by "
+                f"then. Otherwise the job dies after {latest}."
             )
         ]
     types = job.type_facts
@@ -613,7 +613,7 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
     if job.run_at > now:
         sentence = f"{waits}, due at {times.clock(job.run_at)}, in {rough(job.run_at - now)}."
         if job.misdated is not None:
-            clock = "This time is too late, because a clock that was ahead set it."
+            clock = "This time is too late: a clock was ahead when it was set."
             ends = [f'{clock} To run the job sooner, type "{job.misdated}".', *ends]
         elif job.scheduled_for is not None and job.scheduled_for > now:
             # If the job ran now, it would run too early again. So suggest leaving it alone, unless later occurrences

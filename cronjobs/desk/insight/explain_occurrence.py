@@ -48,7 +48,7 @@ OCCURRENCE_VERDICTS: Final = {
     "enqueued": "the schedule enqueued a job for it",
     "skipped": "a job of the schedule was still unfinished (overlap), the queue was full, or cron itself ran the line",
     "missed": "no tick ran in time, and the schedule's catch_up setting excluded a late run",
-    "coalesced": "one run was made for several occurrences, this one included",
+    "coalesced": "one run stands for several occurrences, including this one",
     "paused": "the schedule, or everything, was paused with --skip",
     "pending": "no tick has settled it yet, a pause holds it back, or it is not due yet",
     "not_due": "the schedule had no occurrence at that time",
@@ -257,7 +257,7 @@ def _why_late(facts: OccurrenceFacts, row: LedgerFacts, times: LocalTimes) -> li
         in_time = after is None or after.started_at - facts.last_for <= facts.around.every
         return [] if in_time else _kept_from_starting(after)
     if facts.settled_ahead:
-        return [f"It was settled by a tick whose clock was ahead and showed {times.clock(row.decided_at)}."]
+        return [f"The tick that settled it had a clock that was ahead and showed {times.clock(row.decided_at)}."]
     if brake is not None:
         held = f"{capital(_it_was(facts))} held back: {_pauses(facts, times)}."
         first, ended = (*facts.held_before, brake)[0], brake.ended_at
@@ -385,7 +385,7 @@ def _it_was(facts: OccurrenceFacts) -> str:
 def _doing_then(job: JobFacts, moment: datetime, times: LocalTimes, now: datetime) -> list[str]:
     """Say what the job was doing at *moment*. If it waited after an attempt, say how that attempt ended, too."""
     if job.attempts and job.attempts[-1].started_at > now:
-        return ["What it was doing then is not known, because a clock was ahead when it ran."]
+        return ["Nobody knows what it was doing then, because a clock was ahead when it ran."]
     for attempt in job.attempts:
         if attempt.started_at <= moment < attempt.finished_at:
             begun = f"begun at {times.clock(attempt.started_at)} on {name(attempt.host)}"
@@ -562,7 +562,7 @@ def _without_definition(facts: OccurrenceFacts, times: LocalTimes) -> list[str]:
                     "A schedule that returns to the file does not make up for the occurrences it missed in between."
                 )
         case _:
-            sentences = [f"The definition that {schedule} had at {at} cannot be read by this version of cronjobs."]
+            sentences = [f"This version of cronjobs cannot read the definition that {schedule} had at {at}."]
     return sentences
 
 
@@ -581,11 +581,11 @@ def _in_the_file(facts: OccurrenceFacts) -> list[str]:
     sentences = []
     if facts.in_file:
         sentences.append(
-            "The file here has it, but no tick has applied that file since, so the schedule is not in force."
+            "The file here has the schedule, but no tick has applied that file since, so the schedule is not in force."
         )
     if facts.elsewhere is not None:
         here = f'environment "{name(facts.elsewhere)}"' if facts.elsewhere else 'the file has no key "environment"'
-        sentences.append(f"The file here has it only for environments other than this one ({here}).")
+        sentences.append(f"The file here has the schedule only for environments other than this one ({here}).")
     return sentences
 
 

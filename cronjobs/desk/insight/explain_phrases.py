@@ -80,7 +80,7 @@ def left_to_another_tick(maker: TickFacts | None, job: JobFacts | None) -> list[
     where, what = maker.not_loaded[0]
     if job.passed_over is not None and where in job.passed_over.why:
         return []
-    left = "so it may have been unable to run the job and left it to another host"
+    left = "so it may have had to leave the job to another host"
     return [f"That tick could not load {one_line(where, 200)} ({one_line(what, 300)}), {left}."]
 
 

@@ -154,7 +154,10 @@ def waits_for_handler(job_type: str, jobs: int) -> str:
 def no_longer_in_file(names: str, count: int) -> str:
     """Return advice about waiting jobs of an unknown type. *names* lists the *count* schedules that used the type."""
     which, them = ("schedule", "it") if count == 1 else ("schedules", "them")
-    return f"the file no longer has {which} {names}, which used it: put {them} back, or cancel the waiting jobs"
+    return (
+        f"{which} {names} used this type, but the file no longer has {them}: put {them} back, or cancel the waiting "
+        "jobs"
+    )
 
 
 def typed(command: str, *names: str) -> str:

@@ -88,7 +88,7 @@ def schedule_findings(health: Health, settings: Settings, same: SameCause) -> It
             if each.awaited is not None:
                 text += f"; someone has since triggered job {each.awaited.id} of {each.name}, which has not ended"
             elif each.put_off is not None:
-                text += f"; job {each.put_off.id} of {each.name} was put off"
+                text += f"; job {each.put_off.id} of {each.name} was postponed"
         # A command for each schedule would be too long to type, and views cut a long command.
         listing = [
             f"cronjobs history --outcome {outcome} --since {missing[names[0]].since.isoformat()}"

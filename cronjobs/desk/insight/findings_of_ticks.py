@@ -118,7 +118,7 @@ def _no_tick(health: Health, every: timedelta) -> Iterator[Finding]:
         text = f"no tick has ever reached this database{why or '; cron should run one each minute'}"
         yield Finding("no_tick", text, Severity.CRITICAL, command=answer or "cronjobs crontab install")
     elif last > health.now:
-        text = f"the newest tick is dated {rough(last - health.now)} in the future: some clock is or was wrong"
+        text = f"the newest tick is dated {rough(last - health.now)} in the future: a host's clock is or was wrong"
         yield Finding("no_tick", text, Severity.CRITICAL, command=_history(_LOOK_BACK))
     else:
         text = f"no tick has reached this database for {rough(health.now - last)}{why}"
@@ -134,9 +134,9 @@ def _endings(health: Health, at_work: Sequence[Mapping[str, Any]]) -> Iterator[F
     for found in health.watch.overrunning:
         host = host_of(found.locked_by)
         text = (
-            f"job {found.job_id} ({found.job_type}) should have been stopped {rough(health.now - found.since)} ago, "
-            f"but is leased for another {rough(found.locked_until - health.now)}: its runner on host {host} died or "
-            "hangs"
+            f"the runner of job {found.job_id} ({found.job_type}) on host {host} should have stopped the job "
+            f"{rough(health.now - found.since)} ago, but leases it for another "
+            f"{rough(found.locked_until - health.now)}: the runner died or hangs"
         )
         command = f"cronjobs explain {found.job_id}"
         yield Finding("ending", text, since=found.since, command=command, subject=host, rows=(str(found.job_id),))
@@ -168,7 +168,7 @@ def _misdated(health: Health) -> Iterator[Finding]:
     which = several([f"job {job.job_id} ({job.job_type}) in {rough(job.run_at - health.now)}" for job in found])
     retries = [str(job.job_id) for job in found if job.verb != "run"]
     others = [str(job.job_id) for job in found if job.verb == "run"]
-    text = f"some jobs are due too late, because a clock that was ahead set their times: {which}"
+    text = f"some jobs are due too late, because a clock was ahead when their times were set: {which}"
     if retries and others:
         text += f' (for each of {several(others)}, run "cronjobs run ID")'
     command = f"cronjobs jobs retry {' '.join(retries)}" if retries else f"cronjobs run {others[0]}"
@@ -402,7 +402,7 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
         what = f"hosts have {'had ' if long else ''}different files{LONG if long else ''}"
     elif long:
         # The host that had the file in force may have stopped only a moment ago.
-        what = f"{LONG.strip()}, the hosts that tick have had a different file from the one in force"
+        what = f"{LONG.strip()}, the hosts that tick have not had the file in force"
     else:
         what = "no host that ticks has the file in force"
     text = f"{what}: {said}"
@@ -425,8 +425,8 @@ def _files(health: Health, at_work: list[dict[str, Any]]) -> Iterator[Finding]:
 def _two_files(host: str, found: TwoFiles) -> Finding:
     text = (
         f"host {host} {'has ticked' if found.long else 'ticks'} with {len(found.waiting) + len(found.others)} "
-        f"files{LONG if found.long else ''}: the "
-        f"schedules of {several([shown_path(path) for path in found.waiting])} are not applied"
+        f"files{LONG if found.long else ''}: no "
+        f"tick applies the schedules of {several([shown_path(path) for path in found.waiting])}"
     )
     if found.others:
         text += f" as long as ticks use {several([shown_path(path) for path in found.others])}"

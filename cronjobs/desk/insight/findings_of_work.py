@@ -54,9 +54,9 @@ from cronjobs.text import one_line
 
 NEARLY_FULL: Final = 0.8
 _WHEN_FULL: Final = {
-    "error": "new jobs there are refused",
-    "drop": "new jobs there are dropped",
-    "wait": "enqueuers there wait or are refused",
+    "error": "it refuses new jobs",
+    "drop": "it drops new jobs",
+    "wait": "enqueuers wait or are refused",
 }
 _WHY_LATE: Final = {
     NO_PLACE: "all places for long jobs are taken (run.long_jobs)",
@@ -90,20 +90,19 @@ def work_findings(health: Health, run: RunSettings, same: SameCause) -> Iterator
     yield from _left_unknown(health)
     if (gone := health.watch.given_up.get(PRUNED)) is not None:
         what = given_up_text(gone, "dead job")
-        were = "was" if what.startswith("1 ") else "were"
+        them = "it" if what.startswith("1 ") else "them"
         text = (
-            f"{what} of {several(sorted(gone.by_name))} {were} removed by retention before anybody retried, cancelled "
-            f'or dismissed {"it" if were == "was" else "them"}; "cronjobs ack pruned" ends this finding'
+            f"retention removed {what} of {several(sorted(gone.by_name))} before anybody retried, cancelled or "
+            f'dismissed {them}; "cronjobs ack pruned" ends this finding'
         )
         command = "cronjobs audit --action pruned"
         yield Finding("pruned", text, since=gone.since, command=command, rows=tuple(map(str, gone.ids)))
     yield from _queues(health)
     for each in health.crashing:
         text = (
-            f"two runners of {each.job_type} died or lost the database. In case the code of this type crashed the "
-            "runners, its jobs now run in child processes, until "
-            f"{CLEAN_ENDS} of these jobs in a row have ended without a crash ({each.clean_ends} so far), or until an "
-            "hour has passed"
+            f"two runners of {each.job_type} died or lost the database. In case its code crashed them, jobs of this "
+            f"type now run in child processes until {CLEAN_ENDS} in a row have ended without a crash "
+            f"({each.clean_ends} so far) or an hour has passed"
         )
         command = typed("cronjobs history --type", each.job_type)
         yield Finding("crashing", text, since=each.found_at, command=command, subject=each.job_type)

@@ -61,13 +61,13 @@ class Holders:
             f'"{safe(holding.locked_by, 80)}"' if holder is None else f"process {holder.pid} on {host_of(holder.host)}"
         )
         if holding.locked_until < times.now:
-            until = f"the lease ended {times.both(holding.locked_until)}, so the next tick should settle the job"
+            until = f"the lease ended {times.both(holding.locked_until)}, so the next tick should record its outcome"
         else:
             left = rough(holding.locked_until - times.now)
             until = f"the lease runs until {times.clock(holding.locked_until)}, {left} from now, or longer if renewed"
         if self.is_gone(holding.locked_by) and holding.permitted_until is not None:
             at = times.clock(holding.permitted_until)
-            rest = f"a cluster worker may still be running the job until {at}; after that, a tick settles the job"
+            rest = f"a cluster worker may still be running the job until {at}; after that, a tick records its outcome"
             return f"is held by {who}, which has exited; {rest}"
         if self.is_gone(holding.locked_by) is False:
             alive = "and that process or a child of it is still running"

@@ -129,7 +129,7 @@ def _words(text: str) -> Iterator[tuple[str, str]]:
                 raise SearchError('a " is not closed')
             value, place = _ESCAPED.sub(r"\1", quoted[1]), quoted.end()
             if text[place : place + 1].strip():
-                raise SearchError('a space must follow the " that closes a value; write \\" for a " in it')
+                raise SearchError('after the " that closes a value, write a space; inside a value, write \\" for a "')
             yield name or "type", value
             continue
         bare = _BARE.match(text, place)

@@ -369,7 +369,7 @@ _BECAME: Final = {"queued": "waits", "failed": "waits for another try", "running
 def was_put_off(job: JobNow, now: datetime) -> str:
     due = f"is due in {rough(job.run_at - now)}"
     ahead = ", because a clock was ahead" if job.started_at is not None and job.started_at > now else ""
-    return f"failed, and its next try {due}{ahead}" if job.status == "failed" else f"was put off, and {due}{ahead}"
+    return f"failed, and its next try {due}{ahead}" if job.status == "failed" else f"was postponed, and {due}{ahead}"
 
 
 def _cause(job: JobNow, pauses: Sequence[Mapping[str, Any]], now: datetime, timezone: str) -> str:

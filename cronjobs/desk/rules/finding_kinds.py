@@ -29,7 +29,7 @@ FINDING_KINDS: Final = {
     "unresolved": "due jobs or schedules of a type that no host knows",
     "misfit": "payloads that do not fit their handler",
     "dead": "dead jobs that nobody has dealt with",
-    "effect": "nobody knows whether an effect of a job that is over happened",
+    "effect": "a job is over, and nobody knows whether its effect happened",
     "pruned": "retention removed dead jobs that nobody had dealt with",
     "absent": "a run of cronjobs exec did not start",
     "overlapped": "a run of cronjobs exec began while the previous run was still going",

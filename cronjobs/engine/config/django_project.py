@@ -145,7 +145,8 @@ def database_url() -> str:
         raise FieldError("Django is not installed here: pip install 'cronjobs[django]'") from None
     if not conf.settings.configured and not os.environ.get(MODULE):
         raise FieldError(
-            f'it is not known which Django settings to use: write "env: {{{MODULE}: shop.settings}}" in this file'
+            f'cronjobs does not know which Django settings to use: write "env: {{{MODULE}: shop.settings}}" in this '
+            "file"
         )
     try:
         with redirect_stdout(sys.stderr):  # output of the settings module must not appear before the JSON that we print

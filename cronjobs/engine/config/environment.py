@@ -17,8 +17,8 @@ READ: Final = {
     ),
     "CRONJOBS_HOST": "This host's name in leases, logs and status. In a container, set a stable name.",
     "CRONJOBS_TRUST_FILES": (
-        "Users (deploy,ci) whose files a tick that runs as root may also use, cronjobs.yaml included. The value 1 "
-        "means all users."
+        "A tick that runs as root may also use the files of these users (deploy,ci), cronjobs.yaml included. The "
+        "value 1 means all users."
     ),
     "XDG_STATE_HOME": "Parent of the state folder. Default: ~/.local/state.",
     "NO_COLOR": "Any non-empty value turns off colours on a terminal.",

@@ -236,8 +236,8 @@ FILE: Final[Keys] = {
         fields.title,
         "production",
         (
-            "The environment that the jobs belong to. The database stores this name, so that nothing runs if a copy of "
-            "the database is restored in another environment."
+            "The environment that the jobs belong to. The database stores this name, so that a copy of the database "
+            "runs nothing when restored in another environment."
         ),
         "none",
     ),

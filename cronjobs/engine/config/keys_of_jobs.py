@@ -143,7 +143,7 @@ JOB_TYPE: Final[Keys] = {
         "from @job, else this host",
     ),
     "success_exit_codes": ConfigKey(
-        fields.some_of(_EXIT_CODE, "no exit code would mean success; for 0 alone, delete the key"),
+        fields.some_of(_EXIT_CODE, "no exit code would mean success; to accept only 0, delete the key"),
         "[0, 24]",
         "The exit codes by which the command reports success.",
         "[0]",
@@ -332,7 +332,7 @@ SCHEDULE: Final[Keys] = {
     "grace": ConfigKey(
         fields.span("1s", "366d"),
         "30m",
-        "How soon after an occurrence its run must have succeeded; otherwise there is a critical finding.",
+        "How soon after an occurrence its run must succeed; if it does not, there is a critical finding.",
         "no critical finding; if nothing runs or is retried for an hour, a warning",
     ),
     "warn_after_failures": ConfigKey(

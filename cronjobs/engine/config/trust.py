@@ -141,7 +141,7 @@ def _refusal(what: str, trusting: str, kind: list[TrustFinding]) -> str:
         what = what.replace("belongs", "belong", 1).replace("is writable", "are writable", 1)
         cure, content = f"run {' and '.join(cures)} on each of them", "the files contain"
     if owner and cures[0].startswith("chown"):
-        cure = f"run this command as {owner}, or check what {content} and {cure}"
+        cure = f"run this command as {owner}, or check what {content}, then {cure}"
     said = (
         f"{', '.join(paths[:NAMED])}{more} {what}, but this command runs as root: {cure}; if that is intended, "
         f"{trusting}"

@@ -86,7 +86,7 @@ def outcome_of_stop(command: Command, reason: str, ending: ProcessEnding, last_l
         case "shutdown":
             return Interrupted(sentence(f"interrupted by shutdown{still}"))
         case "lease lost":
-            return Lost(sentence(f"the lease was lost, so {command.called} was killed{still}"))
+            return Lost(sentence(f"the runner lost the lease, so it killed {command.called}{still}"))
         case "too much output":
             said = f"stopped: its output took more than {DISK_LIMIT // 1024**2} MiB of disk{still}"
             return Failed(sentence(said, last_line), "TooMuchOutput")

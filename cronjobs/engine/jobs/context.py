@@ -269,6 +269,6 @@ def result_of(ctx: Context, returned: Any) -> Any:
 
 _NO_DATABASE: Final = (
     "{what} in the jobs database, but this context has no database: run the handler through a tick or "
-    '"cronjobs run", or pass a database and a claimed job, Context(job, timeout=…, database=…); '
-    "a worker of a cluster finds the database through CRONJOBS_DATABASE_URL or a cronjobs.yaml"
+    '"cronjobs run", or pass a database and a claimed job, Context(job, timeout=…, database=…). '
+    "On a cluster, a worker finds the database through CRONJOBS_DATABASE_URL or a cronjobs.yaml"
 )

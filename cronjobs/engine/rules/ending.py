@@ -226,12 +226,13 @@ def outcome_of_expired(expired: Expired) -> Outcome:
 
 
 FIRST_UNREAD: Final = Released(
-    "a tick died or ran out of time while reading this job's row; the job will be claimed alone, after all others",
+    "a tick died or ran out of time while reading this job's row; a later tick will claim the job alone, after all "
+    "others",
     timedelta(0),
     NOT_READ,
 )
 NEVER_READ: Final = (
-    "a tick died or ran out of time while reading this job's row, and so did a later tick that claimed it alone"
+    "a tick died or ran out of time while reading this job's row, and so did a later tick that claimed only this job"
 )
 
 

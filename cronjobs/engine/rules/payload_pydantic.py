@@ -59,7 +59,7 @@ class PydanticReader:
             for each in error.errors(include_url=False, include_input=False):
                 misfits.add((*path, *_place(each["loc"])), _words(each))
         except TooManyTrials:
-            misfits.add(path, "has a type of too many combined unions to be checked")
+            misfits.add(path, "has a type with too many combined unions to check")
         # This error comes from user code, or from an annotation that pydantic cannot read.
         except Exception as error:
             misfits.add(path, f"is refused: {error_text(error)}")
@@ -241,7 +241,7 @@ def _one_of(members: Sequence[Any], flags: Callable[[int], Any] | None = None) -
     return _leaf(one_of([value for _, value in known]) if known else _NO_VALUES, read)
 
 
-_NO_VALUES: Final = "a member: no member has a value that JSON can hold, so use strings or numbers as their values"
+_NO_VALUES: Final = "a member: no member has a value that JSON can hold; use strings or numbers as values"
 _LEAVES: Final[dict[str, Callable[[Schema], Any]]] = {
     "date": partial(_leaf, 'a date like "2026-11-23"', _matching(_DATE, date.fromisoformat)),
     "datetime": partial(

@@ -295,7 +295,7 @@ class EndWriter:
     def report_the_rest(self) -> None:
         """At the tick's end, report unwritten ends, and attempts that recorded their own success and still run."""
         self.outage.report()
-        why = "the database could not be reached" if self.outage.error else "another session kept its row locked"
+        why = "the database could not be reached" if self.outage.error else "another session kept the job's row locked"
         self._report_unwritten(self.in_flight.unwritten.values(), why)
         now = self.clock.monotonic()
         for attempt in [each for each in self.in_flight.without_lease if each.phase is Phase.RUNS_ON]:

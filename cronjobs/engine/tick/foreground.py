@@ -286,7 +286,7 @@ class Foreground:
         if event.name == "database.trouble" and not self._ended:
             self._streams.say(f"the lease cannot be renewed yet: {event.facts['error']}")
         elif event.name == "job.lease_lost" and not self._lost:
-            self._streams.say("the lease was taken over: this attempt recorded nothing")
+            self._streams.say("another runner took over the lease: this attempt recorded nothing")
             self._lost = True
         self._emit(event)
 

@@ -57,7 +57,7 @@ WHY: Final = {
     ),
     NO_WORKER: "all workers of the tick were busy until it ended",
     PASSED_OVER: (
-        "a worker was free, but the job came due as the tick ended, or was held by another runner or transaction"
+        "a worker was free, but the job came due as the tick ended, or another runner or transaction held it"
     ),
 }
 MOST_ENTRIES: Final = 50
@@ -217,5 +217,5 @@ def why_it_must_fit(entry: Mapping[str, Any]) -> str:
 
 _INTERRUPTED: Final = (
     "; the type declares no timeout, and a tick had to interrupt a job of this type in the last 24 hours, so the "
-    "default timeout must fit. Declare a short timeout, so that jobs of this type can also begin late in a tick"
+    "whole default timeout must fit. If you declare a short timeout, jobs of this type can also begin late in a tick"
 )

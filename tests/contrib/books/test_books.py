@@ -334,12 +334,12 @@ def test_a_row_that_is_gone_is_named_with_the_command_that_explains_it(world: Wo
         connection.execute(delete(of).where(of.c.last_for == utc("2026-03-02T11:00")))
     answer = world.cronjobs("books")
     assert answer.code == 1
-    assert "the-s, 2026-03-02 11:00:00: the ledger has no row for the occurrence, and job" in answer.out
+    assert "the-s, 2026-03-02 11:00:00: the ledger has no row for the occurrence, but job" in answer.out
     assert "cronjobs explain the-s --at 2026-03-02T12:00:00+01:00" in answer.out
     whole = world.cronjobs("books", "--json").json
     assert [each["differences"] for each in whole["days"]] == [1, 0]
     [difference] = whole["differences"]
-    assert re.fullmatch(r"the ledger has no row for the occurrence, and job \d+ was made", difference["text"])
+    assert re.fullmatch(r"the ledger has no row for the occurrence, but job \d+ exists", difference["text"])
 
 
 def test_a_job_that_is_gone_too_early_is_a_difference_and_a_pruned_one_ran(world: World) -> None:
@@ -356,7 +356,7 @@ def test_a_job_that_is_gone_too_early_is_a_difference_and_a_pruned_one_ran(world
     with world.database.write() as connection:
         connection.execute(delete(tables.jobs).where(tables.jobs.c.id == ids[5]))
     [difference] = told(kept(world))
-    assert f"job {ids[5]}, which ran the occurrence, is missing, although retention cannot" in difference
+    assert f"job {ids[5]} ran the occurrence and is missing, although retention cannot" in difference
 
 
 def test_a_job_that_retention_removed_dead_has_failed(world: World) -> None:
@@ -377,7 +377,7 @@ def test_a_job_of_another_occurrence_is_a_difference(world: World) -> None:
         _, one, other = connection.execute(select(of.c.job_id).order_by(of.c.last_for)).scalars()
         connection.execute(update(of).where(of.c.job_id == one).values(job_id=other))
     assert f"job {other} for the occurrence, but that job belongs to another occurrence" in " ".join(told(kept(world)))
-    assert f"job {one} was made, but the ledger does not name that job" in " ".join(told(kept(world)))
+    assert f"job {one} exists, but the ledger does not name it" in " ".join(told(kept(world)))
 
 
 def minutes(world: World) -> int:
@@ -401,7 +401,7 @@ def second(minute: int, seconds: float = 0) -> datetime:
             {"first_for": second(2, 30), "last_for": second(2, 30)},
             "under the definition in force then, nothing was due",
         ),
-        ({"first_for": second(2, 30), "last_for": second(2, 30), "outcome": "enqueued"}, "but does not name the job"),
+        ({"first_for": second(2, 30), "last_for": second(2, 30), "outcome": "enqueued"}, "but does not name it"),
         ({"first_for": second(2, 30), "last_for": second(2, 30), "reason": "backfill by eve"}, "nothing was due"),
         ({"first_for": second(3, 1), "last_for": second(3, 59), "count": 9}, "nothing was due"),
     ],
@@ -489,7 +489,7 @@ def test_a_dead_job_that_someone_deleted_has_not_run(world: World) -> None:
     assert counts(found) == {"due": 4, "ran": 2, "failed": 1, "pruned": 1}
     [note] = bad.notes
     assert note.startswith("occurrences whose jobs are missing: 1; nobody can tell whether the jobs succeeded or ")
-    assert "Today's retention cannot have pruned the jobs" in note
+    assert "The current retention would have kept the jobs" in note
 
 
 def test_what_is_open_where_no_tick_fires_schedules_says_so(world: World) -> None:

@@ -429,7 +429,7 @@ def test_a_role_that_may_not_is_told_and_the_old_side_stays_open(move: Move, pos
     [
         (("--from", "sqlite:///gone.db"), "there is no database sqlite:///"),
         ((), "give --to"),
-        (("--from", "sqlite:///a.db", "--to", "postgresql://h/d"), "give either --to or --from, not both"),
+        (("--from", "sqlite:///a.db", "--to", "postgresql://h/d"), "give --to or --from, not both"),
     ],
 )
 def test_a_command_that_cannot_be_meant_makes_no_file(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
@@ -523,7 +523,7 @@ def test_the_answer_names_the_new_database_without_its_password(
 
 def test_nothing_is_copied_while_a_job_runs(move: Move) -> None:
     [job] = move.claim(move.old)
-    refused(move, f"job {job.id} still runs in the old database: to wait for the end, add --wait")
+    refused(move, f"job {job.id} still runs in the old database: to wait until no job runs, add --wait")
     refused(move, f"job {job.id} still runs in the old database after the wait", wait=timedelta(0))
 
 

@@ -228,7 +228,7 @@ def test_what_waits_too_long_for_a_worker_goes_back_unless_it_has_begun(desk: De
     [outcome] = desk.ended()
     assert isinstance(outcome, Released)
     assert outcome.error == (
-        "for 10m no worker of executor cluster was free for the job, or no worker had the resources that the job needs"
+        "for 10m, every worker of executor cluster was busy or lacked the resources that the job needs"
     )
     desk.round(600)
     assert desk.ended() == []

@@ -180,7 +180,7 @@ def test_what_waits_too_long_for_a_resource_goes_back_uncharged(far: Far) -> Non
     job_id = far.project.add("far.quick")
     far.project.tick()
     wait_until(lambda: events(far.project.log(), "job.not_begun"), 30)
-    assert "no worker of executor cluster was free for the job" in events(far.project.log(), "job.not_begun")[0]
+    assert "every worker of executor cluster was busy" in events(far.project.log(), "job.not_begun")[0]
     assert (far.project.job(job_id)["failures"], far.project.outcomes(job_id)) == (0, [])
     far.cluster.start_worker("--resources", "GPU=1")
     far.cluster.wait_for_workers(2)

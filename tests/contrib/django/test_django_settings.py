@@ -402,7 +402,7 @@ def test_a_tick_of_crons_bare_environment_goes_by_djangos_settings(site: Path) -
     assert '"result": 2' in said
     (site / "cronjobs.yaml").write_text("database: django\n")
     words = ("-m", "cronjobs", "run-due", "--config", config)
-    assert "cronjobs.yaml:1:11: database: it is not known which Django settings to use:" in python(
+    assert "cronjobs.yaml:1:11: database: cronjobs does not know which Django settings to use:" in python(
         elsewhere, *words, code=3
     )
     (site / "cronjobs.yaml").write_text("env: {DJANGO_SETTINGS_MODULE: nosuch}\ndatabase: django\n")
@@ -477,7 +477,7 @@ def test_a_file_that_is_not_yaml_still_names_djangos_settings_to_readers(site: P
     (site / "cronjobs.yaml").write_text(f"imports: [orders\n{env}\ndatabase: django\n")
     told = python(site, "-m", "cronjobs", "status", code=0)
     assert "cronjobs.yaml:2:4: YAML: " in told
-    assert "it is not known which Django settings to use" not in told
+    assert "cronjobs does not know which Django settings to use" not in told
     assert "YAML: " in python(site, "-m", "cronjobs", "run-due", code=3)
 
 

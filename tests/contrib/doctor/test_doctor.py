@@ -389,7 +389,7 @@ def test_a_session_for_whose_rows_a_tick_waits_is_named(surgery: Surgery) -> Non
     since = f"since {blocker.since:%Y-%m-%d %H:%M:%S} UTC, for 1m)"
     assert f"{whose}, in a transaction {since}" in judged.text
     as_other = database_verdicts.locks([replace(blocker, is_wait=True)], blocker.since + MINUTE)
-    assert f"{whose}, a session has waited for it {since}" in as_other.text
+    assert f"{whose}, a session has been waiting for it {since}" in as_other.text
 
 
 @on_postgresql

@@ -249,9 +249,9 @@ def test_the_file_system_of_a_path_is_that_of_the_longest_mount_point(tmp_path: 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ('password authentication failed for user "a"', "correct the user or the password"),
+        ('password authentication failed for user "a"', "Correct the user or the password"),
         ('no pg_hba.conf entry for host "10.0.0.7", user "a", database "jobs", no encryption', "or pg_hba.conf"),
-        ('role "a" does not exist', "correct the user or the password"),
+        ('role "a" does not exist', "Correct the user or the password"),
         ('database "jobs" does not exist', "correct its name in the URL, create it if it is new, or restore it"),
         ("sorry, too many clients already", "check the address and the server"),
     ],

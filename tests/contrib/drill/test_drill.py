@@ -214,7 +214,7 @@ def test_what_was_kept_is_looked_at_with_the_commands_that_it_prints(drills: dic
     code, out, err = drills["kill"].ended()
     assert (code, err) == (0, "")
     assert [line[:4] for line in out.splitlines()].count("  ok") == len(NAMES)
-    assert f"All {len(NAMES)} checks held" in out
+    assert f"All {len(NAMES)} checks passed" in out
     assert shop_url not in out
     assert drills["kill"].processes() == set()
     [look] = [line for line in out.splitlines() if line.strip().startswith("cronjobs jobs list")]
@@ -280,7 +280,7 @@ def test_a_role_that_may_make_no_schema_is_told_so(
     drill = Drill.start(tmp_path / "drill", "drill", url=postgres_url.replace("//postgres:", "//guest:"))
     code, out, err = drill.ended()
     assert code == 4, err
-    assert "this role may not create a schema" in err
+    assert "which this role may not create in database" in err
     assert "GRANT CREATE ON DATABASE" in err
     assert password not in out + err
     assert drill.left() == []
@@ -301,7 +301,7 @@ def test_without_a_mail_server_it_says_what_to_install(tmp_path: Path) -> None:
     code, _, err = drill.ended()
     assert (code, err) == (
         2,
-        "the drill sends to a real mail server of its own: pip install 'cronjobs[drill]'\n",
+        "the drill runs a real mail server, which is not installed: pip install 'cronjobs[drill]'\n",
     )
     assert drill.left() == []
 

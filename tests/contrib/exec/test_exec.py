@@ -394,7 +394,7 @@ def test_a_configuration_that_is_gone_is_reported_at_once_and_then_hourly(box: B
     oldest.rename(oldest.with_name(oldest.name.replace("-1", "-0", 1)))
     command = [sys.executable, "-P", "-m", "cronjobs", "doctor"]
     found = subprocess.run(command, env=box.env, cwd=box.folder, capture_output=True, text=True, check=False).stdout
-    gone = f"could not be written: the configuration {file}, for which backup ran, does not exist"
+    gone = f"could not be written: backup ran for the configuration {file}, which does not exist"
     assert gone in " ".join(found.split())
     file.write_text("database: sqlite:///jobs.db\n")
     assert box.run(*words) == (0, b"hi\n", b"")

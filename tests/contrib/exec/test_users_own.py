@@ -19,7 +19,7 @@ def test_a_state_folder_that_others_can_write_to_is_neither_written_nor_believed
     folder = tmp_path / "cronjobs"
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(UsageError, match="is not ours alone, so nothing is recorded there"):
+    with pytest.raises(UsageError, match="is not ours alone, so exec can record no runs there"):
         open_target(no_project())
     assert list(folder.iterdir()) == []
     folder.chmod(0o700)

@@ -306,7 +306,7 @@ def test_a_system_crontab_is_refused(cron_host: Host, command: str) -> None:
         result = cron_host.cli(command, "--file", file, stdin=copy.read_bytes())
         assert isinstance(result.exception, UsageError)
         assert "name a user before the command" in str(result.exception)
-        assert "Take the lines out of the file, remove the name, and add them" in str(result.exception)
+        assert "Take the lines out of the file, remove the user's name, add them" in str(result.exception)
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_import_overwrites_nothing_and_says_what_cron_cannot_read(cron_host: Hos
     before = Path("new.yaml").read_bytes()
     again = cron_host.cli("import", "--out", "new.yaml")
     assert isinstance(again.exception, UsageError)
-    assert "no file is ever overwritten" in str(again.exception)
+    assert "import overwrites no file" in str(again.exception)
     assert Path("new.yaml").read_bytes() == before
 
 
@@ -661,7 +661,7 @@ def test_install_refuses_while_cron_runs_what_a_schedule_runs(cron_host: Host) -
     cron_host.has(others)
     said = str(cron_host.cli("install").exception)
     assert "cron runs line 2 (backup) and line 5 (joe), and schedules with those names have another command" in said
-    assert "take the lines out of the crontab, or give the schedules the lines' commands again" in said
+    assert "take the lines out of the crontab, or make the schedules run the lines' commands again" in said
     assert cron_host.crontab == others
     cron_host.has(others.replace("backup", "tar").replace("joe", "ann"))
     assert cron_host.cli("install").exit_code == 0  # cron runs other commands now
@@ -866,7 +866,7 @@ def test_restore_asks_before_it_stops_the_ticks_other_work(cron_host: Host) -> N
     refused = str(cron_host.cli("restore").exception)
     assert f"restore also stops the ticks for {cron_host.config}" in refused
     assert "its other schedules (report), and jobs that your code enqueues would wait" in refused
-    assert f"then run cronjobs crontab install --config {cron_host.config}" in refused
+    assert f"and run cronjobs crontab install --config {cron_host.config}" in refused
     assert cron_host.crontab == text
     assert cron_host.cli("restore", "--yes").exit_code == 0
     assert cron_host.crontab == old
@@ -910,9 +910,9 @@ def test_restore_names_the_lines_whose_schedule_has_changed_since_the_swap(cron_
     cron_host.config.write_text(text)
     said = cron_host.cli("restore").stderr.splitlines()
     assert [line for line in said if line.startswith("line ")] == [
-        "line 1 (a): the schedule runs at 0 4 * * *, and cron's line runs at 0 3 * * * again",
+        "line 1 (a): the schedule ran at 0 4 * * *, but cron runs the line at 0 3 * * * again",
         "line 3 (c): the schedule runs something else; cron follows the crontab again",
-        "line 4 (d): the schedule runs at 0 6 * * *, spread over 1h, and cron's line runs at 0 6 * * * again",
+        "line 4 (d): the schedule ran at 0 6 * * *, spread over 1h, but cron runs the line at 0 6 * * * again",
     ]
 
 
@@ -980,7 +980,7 @@ def test_wrap_names_the_lines_that_record_for_another_project(cron_host: Host, m
     ops.write_text("database: sqlite:///cronjobs.db\n")
     for options in (["--dry-run"], []):
         assert (
-            f"lines 1, 2 are already wrapped, with runs recorded in your state folder. To record them for {ops} "
+            f"lines 1, 2 are already wrapped; runs are recorded in your state folder. To record them for {ops} "
             'instead, run "cronjobs crontab unwrap" and then the same wrap command again'
         ) in cron_host.cli("wrap", "--config", str(ops), *options).stderr
     assert cron_host.cli("unwrap").exit_code == 0
@@ -1000,7 +1000,7 @@ def test_swap_refuses_while_cron_runs_a_line_whose_schedule_has_another_command(
     assert (
         "cron runs line 1 (heartbeat), and a schedule with that name has another command: both commands would" in said
     )
-    assert "take the line out of the crontab, or give the schedule the line's command again" in said
+    assert "take the line out of the crontab, or make the schedule run the line's command again" in said
     assert "if both commands should run, add --yes" in said
     assert cron_host.crontab == old
     assert "line 1 (heartbeat)" in str(cron_host.cli("swap", "--dry-run").exception)

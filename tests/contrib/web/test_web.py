@@ -415,7 +415,7 @@ def test_a_job_that_an_unknown_effect_stopped_is_retried_only_after_somebody_set
     done = browser.act(f"/jobs/{stopped}", f"/jobs/{stopped}/retry")
     assert done.header("Location") == f"/jobs/{stopped}?said=unsettled"
     bulk = browser.get(f"/bulk?verb=retry&job={stopped}")
-    assert "nobody has settled that effect" in bulk.words
+    assert "until somebody settles that effect" in bulk.words
     fields = dict(re.findall(r'name="(q|as_of|upper|below)" value="([^"]*)"', bulk.body))
     assert browser.post("/bulk/retry", {"csrf": bulk.csrf, **fields}).status == 303
     assert status_of(database, stopped) == "dead"

@@ -87,7 +87,7 @@ def test_nothing_is_lost_and_no_bar_leaves_the_chart(span: str, seed: int) -> No
 
 def test_where_nothing_ended_the_charts_say_so() -> None:
     ended_, failures, waiting = charts(bars([], BERLIN, "24h"), "24h")
-    assert ended_.about == "jobs ended 0 times in 24 hours, at most 0 in one hour; a retried job counts again"
+    assert ended_.about == "jobs ended 0 times in 24 hours, at most 0 in one hour; a job counts each time it ends"
     assert failures.about == "0 attempts failed or were lost in 24 hours, and there were 0 deaths"
     assert waiting.about == "from due to start: nothing began"
     assert {chart.rects for chart in (ended_, failures, waiting)} == {()}
@@ -141,7 +141,10 @@ def test_the_first_page_draws_the_day_and_has_it_as_a_table(rows: Rows, database
     reply = browser.get("/")
     labels = [str(given["aria-label"]) for tag, given in reply.elements if tag == "svg" and given.get("role") == "img"]
     assert labels == [
-        ("Jobs that ended: jobs ended 1,524 times in 24 hours, at most 1,500 in one hour; a retried job counts again"),
+        (
+            "Jobs that ended: jobs ended 1,524 times in 24 hours, at most 1,500 in one hour; "
+            "a job counts each time it ends"
+        ),
         "Failures: 30 attempts failed or were lost in 24 hours, and there were 24 deaths",
         "Waiting time: from due to start: 1s on average in the worst hour, 3s at most",
     ]

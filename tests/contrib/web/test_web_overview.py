@@ -248,7 +248,7 @@ def test_a_tick_that_was_just_killed_is_not_said_to_be_well(
     assert "All well: ticks are running" in browser.get("/").words
     monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: True)
     page = browser.get("/").words
-    assert "So far: no finding, but the process of the last tick of host web1 is gone" in page
+    assert "So far: no finding, but the last tick of host web1 died without recording its end" in page
     assert "All well" not in page
 
 

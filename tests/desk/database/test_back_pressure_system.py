@@ -259,7 +259,7 @@ def test_status_shows_how_full_capped_queues_are_and_what_they_dropped(cronjobs:
         "sms": (1000, "wait", 0),
     }
     [full] = [trouble for trouble in seen["findings"] if trouble["kind"] == "full"]
-    assert (full["text"], full["alarm"]) == ('queue "mail" is full (2 of 2): new jobs there are dropped', False)
+    assert (full["text"], full["alarm"]) == ('queue "mail" is full (2 of 2): it drops new jobs', False)
     said = cronjobs("status").out
     assert "queue mail: 2 of at most 2 waiting (when full: drop); 1,234 dropped so far" in " ".join(said.split())
     assert "queue sms: 0 of at most 1,000 waiting (when full: wait)\n" in said

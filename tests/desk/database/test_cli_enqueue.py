@@ -346,7 +346,7 @@ def test_trigger_and_backfill_say_that_the_schedules_definition_in_the_file_is_n
     assert lite.call("sync").code == 0
     assert lite.call("trigger", "t1", "--no-import").err == ""
     lite.write(f"schedules: {{{other}, {two}}}", TYPED)
-    said = "defines t1 differently, but is not applied yet, so the applied definition was used"
+    said = "defines t1 differently, but no tick has applied it yet, so this command used the definition in the database"
     assert said in lite.call("trigger", "t1").err
     now = SYSTEM.now().replace(second=30)
     span = ("--from", (now - 10 * MINUTE).isoformat(), "--to", (now - 9 * MINUTE).isoformat())

@@ -134,7 +134,7 @@ def test_an_attempt_whose_runner_died(world: World) -> None:
     told = world.ask("nightly-report", "--at", "02:15")
     assert f"Job {job_id} is running now: attempt 1 on beta, begun at 02:15:05" in told
     world.clock.advance(2 * MINUTE)
-    assert "its lease ended 1m ago, so the next tick should settle its outcome" in world.ask(
+    assert "its lease ended 1m ago, so the next tick should record its outcome" in world.ask(
         "nightly-report", "--at", "02:15"
     )
     no_room(world)

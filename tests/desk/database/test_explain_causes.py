@@ -71,7 +71,8 @@ def test_a_file_that_has_a_retired_schedule_is_not_in_force(world: World) -> Non
     world.go(utc("2026-03-03T02:05:00"))
     told = world.ask("s", "--at", "02:03")
     assert told.verdict == "retired"
-    assert "The file here has it, but no tick has applied that file since, so the schedule is not in force." in told
+    unapplied = "The file here has the schedule, but no tick has applied that file since"
+    assert f"{unapplied}, so the schedule is not in force." in told
 
 
 def test_a_pause_that_ended_without_a_tick(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +242,7 @@ def test_what_ends_a_lost_job_is_named(world: World, policy: dict[str, Any], why
     assert f" after it was lost once: {why}." in told
 
 
-LOGGED = ' If a reason lay outside the job, the log names it ("job.not_begun").'
+LOGGED = ' The log names a reason that lay outside the job ("job.not_begun").'
 
 
 @pytest.mark.parametrize(
@@ -451,7 +452,7 @@ def test_a_job_that_did_not_succeed_names_the_effect_that_it_had_done(world: Wor
     told = world.ask("1")
     assert told.verdict == end
     said = "The effect pay:7, which attempt 1 began, was recorded as done at 02:15:12: a retry does not repeat it, but"
-    assert [each for each in told.steady if "effect" in each] == [f"{said} does what the handler does after it."]
+    assert [each for each in told.steady if "effect" in each] == [f"{said} runs what follows it in the handler."]
     assert said in world.ask("nightly-report", "--at", "02:15")
 
 
@@ -673,7 +674,7 @@ def test_a_lease_whose_process_is_gone_is_shown_so_everywhere(world: World, monk
     monkeypatch.setattr("cronjobs.desk.insight.releasing.is_gone", lambda *_: True)
     assert "a tick of host beta never recorded its end: it was killed" in world.cronjobs("history").out
     assert "1 tick did not start it, and never recorded an end: it was killed" in world.ask(str(left))
-    gone = "the process is gone, so the next tick on that host should settle"
+    gone = "the process is gone, so the next tick on that host should record"
     assert f"Job {job_id} is still leased for attempt 1 on beta; {gone} the outcome." in world.ask(str(job_id))
     assert gone in " ".join(world.cronjobs("jobs", "show", str(job_id)).out.split())
     world.file('limits: {"api:": 1}\n')
@@ -943,9 +944,7 @@ def test_a_job_committed_late_is_not_blamed_on_the_ticks_that_could_not_see_it(w
     world.go(begun + 4 * MINUTE + timedelta(seconds=10))
     if known:
         left_by_the_last_tick(world, "stopped")
-    late = (
-        "o tick recorded a reason (on PostgreSQL, a transaction may have enqueued the job long before it was committed)"
-    )
+    late = "o tick recorded a reason (on PostgreSQL, a transaction may have enqueued the job long before its COMMIT)"
     assert (late in " ".join(world.ask(str(job_id)).steady)) is not known
     world.tick(begun + 5 * MINUTE)
     assert (late in " ".join(world.ask(str(job_id)).steady)) is not known

@@ -376,7 +376,7 @@ def test_a_schedule_that_was_moved_to_another_environment(world: World) -> None:
     world.tick(utc("2026-03-02T08:01:10"))
     told = world.ask("s", "--at", "2026-03-02T08:05")
     assert told.verdict == "retired"
-    assert 'The file here has it only for environments other than this one (environment "staging").' in told
+    assert 'The file here has the schedule only for environments other than this one (environment "staging").' in told
 
 
 def test_due_work_that_no_ticks_options_reach(world: World) -> None:
@@ -531,7 +531,7 @@ def test_a_job_that_the_tick_that_made_it_could_not_run_says_so(world: World) ->
     world.tick(utc("2026-03-02T09:01:10"), host="beta")
     left = (
         "That tick could not load module broken_there (cannot be imported: RuntimeError: no such table: shop), "
-        "so it may have been unable to run the job and left it to another host."
+        "so it may have had to leave the job to another host."
     )
     assert left in world.ask("s", "--at", "2026-03-02T09:01").found["sentences"]
     assert left in world.ask("1").found["sentences"]

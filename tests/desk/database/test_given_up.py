@@ -135,7 +135,7 @@ def test_a_dead_job_that_nobody_dealt_with_does_not_go_without_a_word(
     said = found(yard)
     assert len(said) == removed
     if said:
-        assert said["pruned"].text.startswith("1 dead job of t.say was removed by retention")
+        assert said["pruned"].text.startswith("retention removed 1 dead job of t.say before")
         ack(yard, said["pruned"])
         assert found(yard) == {}
 

@@ -296,7 +296,7 @@ def test_status_and_explain_say_what_does_not_fit_and_how_long_it_waits(fleet: F
     assert what in said[-3]
     assert said[-2].startswith(f"Job {first} waits for code that accepts its payload, due at 08:05:")
     assert said[-1].startswith("The job dies at its first try after 08:15:")
-    assert "the code that runs ticks has refused the payload. Otherwise the job dies after 2026-11-25 08:" in said[-1]
+    assert "has refused the payload by then. Otherwise the job dies after 2026-11-25 08:" in said[-1]
 
 
 def test_status_says_that_payloads_do_not_fit_for_several_reasons(fleet: Fleet) -> None:

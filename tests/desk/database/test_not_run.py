@@ -218,7 +218,7 @@ def test_missed_runs_are_not_to_be_made_up_for_while_the_schedules_own_job_snooz
         found = troubles(look(connection, world.settings, JobTypes()), world.settings)
     [missed] = [each for each in found if each.kind == "missed"]
     assert missed.command == f"cronjobs explain {snoozes}"
-    assert missed.text.endswith(f"; job {snoozes} of s00000 was put off")
+    assert missed.text.endswith(f"; job {snoozes} of s00000 was postponed")
 
 
 FULL = "full: as many jobs wait in its queue as may (max_waiting)"
@@ -280,7 +280,7 @@ def test_each_schedule_that_a_finding_names_has_its_own_command(world: World, mo
     assert found["missed"].command == expected
     named = "s00000, s00001" + (", s00002" if more else "") + (" and 1 more" if more == 2 else "")
     assert found["missed"].text == (
-        f"{named} missed {2 + more} runs, and no later run succeeded; job {snoozes} of s00001 was put off"
+        f"{named} missed {2 + more} runs, and no later run succeeded; job {snoozes} of s00001 was postponed"
     )
     assert found["missed"].job_id is None
 

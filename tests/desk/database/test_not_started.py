@@ -278,7 +278,7 @@ def test_an_interruption_of_the_last_day_is_named_where_it_holds_jobs_back(
     with database.write() as connection:
         connection.execute(update(ticks).values(not_started=[left, left | {"left_s": 6.5}]))
     default = "the default timeout of 6.7s did not fit into the 6.6s left in the tick"
-    why = "a tick had to interrupt a job of this type in the last 24 hours, so the default timeout must fit"
+    why = "a tick had to interrupt a job of this type in the last 24 hours, so the whole default timeout must fit"
     told = explained(host, 2)
     assert (default in told, why in told) == (True, True), told
     with database.read() as connection:

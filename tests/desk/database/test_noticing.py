@@ -249,8 +249,8 @@ def test_two_files_of_one_host_are_named_with_the_command_that_removes_one(yard:
         [found] = noticed(yard, "files")
         long = "" if not minutes else " for more than 15 minutes"
         assert found.text == (
-            f"host alpha {'has ticked' if long else 'ticks'} with 2 files{long}: the schedules of "
-            "/srv/release 1/cronjobs.yaml are not applied as long as ticks use /srv/2/cronjobs.yaml"
+            f"host alpha {'has ticked' if long else 'ticks'} with 2 files{long}: no tick applies the schedules of "
+            "/srv/release 1/cronjobs.yaml as long as ticks use /srv/2/cronjobs.yaml"
         )
         assert found.command == "cronjobs crontab remove --config '/srv/release 1/cronjobs.yaml'"
         assert found.alarm == (minutes > 0)

@@ -212,7 +212,7 @@ def test_a_grace_that_passes_while_the_job_snoozes(world: World) -> None:
     world.go(utc("2026-03-03T02:00:10"))
     world.plan = [snooze]
     world.ticks(utc("2026-03-03T02:00:10"), utc("2026-03-03T02:12:10"))
-    cause = "due 2026-03-03 02:00:00 UTC: job 1 was put off, and is due in 4"
+    cause = "due 2026-03-03 02:00:00 UTC: job 1 was postponed, and is due in 4"
     assert found(world)["schedule:s"].startswith(f"s has not succeeded within its grace; {cause}")
 
 
@@ -305,7 +305,7 @@ def test_an_occurrence_that_found_its_queue_full(world: World) -> None:
     assert "It was skipped: queue mail was at its limit of waiting jobs, 1 (max_waiting)." in world.ask("s")
     assert found(world) == {
         "not_run": "s has not run since it was due: queue mail was full when s was due",
-        "full:mail": 'queue "mail" is full (1 of 1): new jobs there are refused',
+        "full:mail": 'queue "mail" is full (1 of 1): it refuses new jobs',
     }
     assert alarm(world) == 1
 
@@ -332,8 +332,9 @@ def test_a_job_that_is_leased_long_after_its_runner_should_have_stopped_it(world
     assert is_well(world)
     world.tick(utc("2026-03-03T02:03:00"))
     text = found(world)["ending:beta"]
-    assert text.startswith(f"job {held} (t.work) should have been stopped 5m30s ago, but is leased for another 4h5")
-    assert text.endswith("its runner on host beta died or hangs")
+    assert text.startswith(f"the runner of job {held} (t.work) on host beta should have stopped the job 5m30s ago, but")
+    assert "but leases it for another 4h5" in text
+    assert text.endswith(": the runner died or hangs")
     assert alarm(world) == 1
     assert f"by job {held} on beta" in world.ask(str(waits))
 
@@ -409,7 +410,7 @@ def test_the_lease_of_a_runner_that_died(world: World) -> None:
     no_room(world)
     job_id = world.leave_hanging()
     world.go(utc("2026-03-02T08:03:05"))
-    assert "its lease ended 1m ago, so the next tick should settle its outcome" in world.ask(str(job_id))
+    assert "its lease ended 1m ago, so the next tick should record its outcome" in world.ask(str(job_id))
     assert "OVERDUE: lease ended" in status(world)
     world.tick(utc("2026-03-02T08:03:10"))
     told = world.ask(str(job_id))
@@ -621,7 +622,7 @@ def test_a_type_that_was_removed_with_its_schedule(world: World, more: str, sche
     assert world.cronjobs("trigger", "s").code == 0
     world.file(kept="cron: '0 0 1 1 *'")
     world.ticks(utc("2026-03-02T08:01:10"), utc("2026-03-02T08:21:10"), every=10 * MINUTE)
-    why = "the file no longer has schedule s, which used it: put it back, or cancel the waiting jobs"
+    why = "schedule s used this type, but the file no longer has it: put it back, or cancel the waiting jobs"
     said = f'1 due job waits: no host that ticks has a handler or command "{job_type}"; {why}'
     assert found(world) == {f"unresolved:{job_type}": said}
     assert why in world.ask("1")
@@ -884,7 +885,8 @@ def test_a_file_that_another_host_has_replaced(world: World) -> None:
     world.go(utc("2026-03-03T02:00:30"))
     told = world.ask("s", "--at", "02:00")
     assert told.verdict == "retired"
-    assert "The file here has it, but no tick has applied that file since, so the schedule is not in force." in told
+    unapplied = "The file here has the schedule, but no tick has applied that file since"
+    assert f"{unapplied}, so the schedule is not in force." in told
     said = found(world)["files"]
     assert said.startswith("hosts have different files: ")
     assert said.count(", which is in force, on beta") == 1, said
@@ -906,9 +908,7 @@ def test_a_new_host_with_an_older_file_than_the_one_in_force(world: World) -> No
     assert alarm(world) == 0, "normal during a deploy"
     world.ticks(utc("2026-03-03T01:11:00"), utc("2026-03-03T01:24:00"), host="beta")
     said = found(world)["files"]
-    assert said.startswith(
-        "for more than 15 minutes, the hosts that tick have had a different file from the one in force: "
-    ), said
+    assert said.startswith("for more than 15 minutes, the hosts that tick have not had the file in force: "), said
     assert alarm(world) == 1
     [now] = [each for each in world.cronjobs("ack", "--json").json if each["kind"] == "files"]
     assert now["since"] == "2026-03-03T01:02:00.300000+00:00"
@@ -939,9 +939,8 @@ def test_a_file_that_was_applied_and_that_no_host_ever_gets(world: World, again:
     if again:
         world.file(s=new)
         assert world.cronjobs("sync").code == 0
-    assert found(world)["files"].startswith(
-        "for more than 15 minutes, the hosts that tick have had a different file from the one in force: "
-    )
+    differs = "for more than 15 minutes, the hosts that tick have not had the file in force: "
+    assert found(world)["files"].startswith(differs)
     assert alarm(world) == 1
 
 
@@ -1510,7 +1509,7 @@ def test_a_nightly_job_that_snoozes_for_ever(world: World) -> None:
     assert "had snoozed the job, and the job was still waiting then." in told
     said = found(world)["not_run"]
     assert said.startswith(
-        "nightly-report has not succeeded since it was due: job 1 of nightly-report was put off, and is"
+        "nightly-report has not succeeded since it was due: job 1 of nightly-report was postponed, and is"
     )
     assert alarm(world) == 1
 

@@ -163,7 +163,7 @@ def test_what_is_paused_waits_unresolved_or_ran_out_is_told(project: Project) ->
     project.call("pause", "--queue", "default", "--why", "deploy")
     lines = dry(project)
     assert lines[0].startswith("queue default is paused by ")
-    assert lines[1] == "1 lease expired: the tick would first record the end of each attempt whose lease expired"
+    assert lines[1] == "1 lease expired: the tick would first record how those attempts ended"
     assert lines[2] == "no job would run"
     assert lines[3] == '1 job of type "t.gone" would wait: no handler or command for this type is registered here'
     project.call("resume", "--queue", "default")

@@ -88,7 +88,7 @@ def test_it_never_overwrites_and_leaves_no_half(folder: Project, name: str, kind
             there.symlink_to("elsewhere")
     done = folder.call("init")
     assert (done.code, done.out) == (1, "")
-    assert done.err == f"{name} already exists, and no file is ever overwritten: nothing was written\n"
+    assert done.err == f"{name} already exists, and init overwrites no file: nothing was written\n"
     assert [file.name for file in folder.folder.iterdir()] == [name]
     assert kind != "file" or there.read_text() == "mine"
 

@@ -73,7 +73,7 @@ def test_explain_and_status_say_if_its_process_is_gone(project: Project) -> None
     kill(tick)
     said = " ".join(cli(project, "explain", str(job_id)).split())
     assert f"Job {job_id} was running: attempt 1" in said
-    assert said.endswith("the process is gone, so the next tick on that host should settle the outcome.")
+    assert said.endswith("the process is gone, so the next tick on that host should record the outcome.")
     for shown in (cli(project, "status"), cli(project, "jobs", "list", "--status", "running")):
         assert "the runner's process is gone" in shown
     project.open()
@@ -84,10 +84,10 @@ def test_explain_and_status_say_if_its_process_is_gone(project: Project) -> None
 def test_a_cancel_says_if_there_is_no_runner_that_could_hear_of_it(project: Project) -> None:
     project.configure("run: {workers: 3}\n")
     [first, second, third], tick = running(project, 3)
-    asked = f"job {first} is running: it will be asked to stop at its runner's next heartbeat, within 15s\n"
+    asked = f"job {first} is running: its runner will ask it to stop at the next heartbeat, within 15s\n"
     assert cli(project, "jobs", "cancel", str(first)) == asked
     kill(tick)
-    said = "has lost its runner: the next tick on this host will cancel the job, unless its last try has failed"
+    said = "has lost its runner: the next tick on this host will cancel the job, unless its final try has failed"
     assert cli(project, "jobs", "cancel", str(second)) == f"job {second} {said}\n"
     other = "'web9' || substr(locked_by, length('" + Identity.here().host + "') + 1)"
     project.sql(f"UPDATE cronjobs_jobs SET locked_by = {other} WHERE id = {third}")
@@ -151,7 +151,7 @@ def test_a_job_that_is_held_where_we_cannot_look_is_left_alone(project: Project,
     assert "the lease runs until" in said
     assert project.job(job_id)["status"] == "running"
     project.let_leases_end()
-    assert "the next tick should settle" in cli(project, "jobs", "release", str(job_id), code=1)
+    assert "the next tick should record" in cli(project, "jobs", "release", str(job_id), code=1)
 
 
 def test_in_bulk_only_jobs_whose_runner_is_gone_are_chosen(project: Project) -> None:
@@ -172,7 +172,7 @@ def test_a_cancel_that_was_asked_before_the_runner_died_holds(project: Project) 
     [job_id], tick = running(project)
     cli(project, "jobs", "cancel", str(job_id))
     kill(tick)
-    assert "is cancelled, as requested" in cli(project, "jobs", "release", str(job_id))
+    assert "is cancelled, as someone requested" in cli(project, "jobs", "release", str(job_id))
     assert project.job(job_id)["status"] == "cancelled"
 
 

@@ -43,7 +43,7 @@ ME, ANOTHER = 1000, 1001
 STICKY = stat.S_ISVTX
 NOBODY = pwd.getpwnam("nobody")
 GIVES_AWAY = os.geteuid() == 0
-THEIRS = "but this command runs as root: run this command as nobody, or check what the file contains and chown root"
+THEIRS = "but this command runs as root: run this command as nobody, or check what the file contains, then chown root"
 Give = Callable[[Path], None]
 Refused = Callable[..., UntrustedFiles]
 
@@ -238,7 +238,7 @@ def test_a_folder_that_another_user_deploys_needs_one_line(settings: Settings, r
         give(file)
     (said,) = refused(settings, {trust.VARIABLE: "ci"}).lines
     assert said.startswith(f"{settings.folder}, {settings.file}, {settings.folder}/")
-    theirs = THEIRS.replace("the file contains and", "the files contain and run")
+    theirs = THEIRS.replace("the file contains, then", "the files contain, then run")
     assert f" more belong to nobody, {theirs} on each of them; if that is intended, set" in said
     assert f"set {trust.VARIABLE}=ci,nobody in the crontab, or in your shell if you run the command by hand" in said
     trust.require(settings, {trust.VARIABLE: "ci,nobody"}, me=0)

@@ -53,7 +53,7 @@ def test_a_stopped_process_still_gets_its_sigterm(shell: Shell) -> None:
         ("cancelled", CancelledByRequest()),
         ("shutdown", Interrupted()),
         ("timeout", TimedOut("timed out after 30s: ready")),
-        ("lease lost", Lost("the lease was lost, so the command was killed")),
+        ("lease lost", Lost("the runner lost the lease, so it killed the command")),
     ],
 )
 def test_a_stop_ends_everything_and_says_why(shell: Shell, reason: str, outcome: Outcome) -> None:

@@ -258,10 +258,12 @@ def test_of_a_job_that_ran_only_success_is_missing() -> None:
     assert texts(died)["dead"].endswith("; nightly has not succeeded within its grace")
     snoozed = {"nightly": (UnrunOccurrences(NOW - HOUR, "put off", replace(JOB, status="queued", attempts=1)),)}
     health = replace(health, watch=replace(health.watch, not_run=snoozed))
-    assert texts(health)["not_run"].startswith("nightly has not succeeded since it was due: job 7 of nightly was put")
+    assert texts(health)["not_run"].startswith(
+        "nightly has not succeeded since it was due: job 7 of nightly was postponed"
+    )
     snoozed = {"nightly": (UnrunOccurrences(NOW - HOUR, "put off", replace(JOB, status="queued")),)}
     health = replace(health, watch=replace(health.watch, not_run=snoozed))
-    assert texts(health)["not_run"].startswith("nightly has not run since it was due: job 7 of nightly was put off")
+    assert texts(health)["not_run"].startswith("nightly has not run since it was due: job 7 of nightly was postponed")
 
 
 def test_the_dead_job_of_a_schedule_is_one_finding_that_names_it() -> None:

@@ -67,7 +67,7 @@ def test_a_search_means_what_it_says(text: str, means: Search) -> None:
         ("type:", '"type:" has no value'),
         ('type:""', '"type:" has no value'),
         ('error:"no invoice', 'a " is not closed'),
-        ('error:"a"b', "a space must follow"),
+        ('error:"a"b', "write a space"),
         ("id:x", "'x' is not a job id"),
         ("0", "'0' is not a job id"),
         ("9223372036854775808", "is not a job id"),

@@ -237,8 +237,8 @@ job_types: {a: {command: [ls], success_exit_codes: [0, 256]}}
 job_types: {a: {command: [ls], success_exit_codes: 3}}
     2:52: job_types.a.success_exit_codes: write a list: [3]
 job_types: {a: {command: [ls], success_exit_codes: []}}
-    2:52: job_types.a.success_exit_codes: the list is empty: no exit code would mean success; for 0 alone, delete
-    the key
+    2:52: job_types.a.success_exit_codes: the list is empty: no exit code would mean success; to accept
+    only 0, delete the key
 job_types: {a: {command: [ls], success_exit_codes: [0, 3], retry_exit_codes: [65, 3]}}
     2:78: job_types.a.retry_exit_codes: exit code 3 means success: delete it here, or write success_exit_codes
     without it

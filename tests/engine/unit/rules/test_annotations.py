@@ -355,7 +355,7 @@ def test_what_does_not_fit_is_named_with_its_place(annotation: Any, value: Any, 
         (dict[int, str], {1.0: "x"}, "is not a whole number"),
         (Decimal, Decimal("NaN"), "payload.p is not a Decimal"),
         (Colour, Colour.ODD, 'is not one of "red", "blue"'),
-        (Pair, Pair.ONE, "is not a member: no member has a value that JSON can hold, so use strings"),
+        (Pair, Pair.ONE, "is not a member: no member has a value that JSON can hold; use strings"),
         (Colour, Level.LOW, "is not one of"),
         (Colour, Other.RED, "the payload has a Other, and the handler would get a Colour"),
         (Line, Picky(3), "payload.p.sku is missing"),
@@ -405,7 +405,7 @@ def test_alternatives_in_alternatives_end_before_they_take_hours(monkeypatch: py
         value = {"below": value}
     reader, misfits = payload_pydantic.PydanticReader(Left), Misfits()
     reader(value, ("p",), misfits)
-    assert (str(misfits), reader._trials) == ("payload.p has a type of too many combined unions to be checked", 1001)
+    assert (str(misfits), reader._trials) == ("payload.p has a type with too many combined unions to check", 1001)
 
 
 @pytest.mark.parametrize("annotation", [row[0] for row in TAKEN], ids=[str(row[0])[:60] for row in TAKEN])

@@ -38,7 +38,7 @@ class Command(BaseCommand):
         """Run a command that code calls, as in ``call_command("cronjobs", "jobs", "list")``."""
         if words[:1] and words[0] in ENDS_ITS_PROCESS:
             raise CommandError(
-                f"cronjobs {words[0]} ends its process: run the command as a subprocess (in tests, drain() runs jobs)"
+                f"cronjobs {words[0]} would end this process: run it as a subprocess (in tests, drain() runs jobs)"
             )
         before = sys.argv
         try:
