@@ -28,7 +28,7 @@ from cronjobs.engine.schema.ensure_tables import require_tables
 from cronjobs.errors import CronjobsError, SchemaMissing, UsageError
 
 STAYS_CLOSED: Final = (
-    "the copy may be incomplete, so the old database stays closed: run the same command again to complete it"
+    "the copy may have been completed, so the old database stays closed: run the same command again to be sure"
 )
 ODD_SHOWN: Final = 20  # at most this many messages about values that could not be copied unchanged
 
