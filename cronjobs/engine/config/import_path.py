@@ -39,9 +39,9 @@ def prepare_imports(settings: Settings) -> None:
 def variables(env: Iterable[tuple[str, str]], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the file and its env_file set in a process that starts with *environ*.
 
-    Variables under ``env:``, such as PATH, override those of the environment. The exception is DJANGO_SETTINGS_MODULE,
-    for which the environment takes precedence, as in manage.py. Otherwise an app could enqueue into one database while
-    ticks read another. *env* contains a variable from an env_file only if the environment lacks the variable.
+    Variables under ``env:``, such as PATH, override those of the environment. For DJANGO_SETTINGS_MODULE, the
+    environment takes precedence, as in manage.py: if ``env:`` won, an app could enqueue into one database while ticks
+    read another. *env* contains a variable from an env_file only if the environment lacks the variable.
     """
     found = dict(env)
     if MODULE in found and environ.get(MODULE):

@@ -42,7 +42,8 @@ from cronjobs.engine.config.settings import (
 )
 from cronjobs.engine.config.yaml_nodes import Mapping, Node, Scalar
 
-# The stated default of a key that holds a mapping. The mapping's keys have defaults of their own.
+# The reference shows this as the default of a key whose value is a mapping, because the mapping's keys have their own
+# defaults.
 AS_BELOW: Final = "as below"
 
 # --- run --------------------------------------------------------------------------------------------------------------
