@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Exit callbacks get this much time, or less if a tick must end sooner.
 LEAVING_S: Final = 5.0
-# Exit this long before the timer would kill the process, so that the exit code is right.
+# Exit this long before the timer would kill the process and change its exit code.
 BEFORE_TIMER_S: Final = 0.3
 _NAME: Final = "cronjobs-leaving"
 
@@ -48,7 +48,7 @@ def leave(code: int, *, stuck: bool) -> NoReturn:
 
 
 def stay_for(processes: Sequence[subprocess.Popen[bytes]], config: Path, code: int, *, count_dead: bool) -> None:
-    """Become a program that waits for a tick's long jobs. Returns only if that program cannot be started."""
+    """Replace this process with a program that waits for a tick's long jobs. Returns only if that fails."""
     from cronjobs.engine.tick import wait_for_long_jobs
 
     flush()
@@ -59,7 +59,7 @@ def stay_for(processes: Sequence[subprocess.Popen[bytes]], config: Path, code: i
 
 
 def flush() -> None:
-    """Flush stdout and stderr. Ignore a stream to which nothing can be written any more."""
+    """Flush stdout and stderr. Ignore a stream that is closed or full."""
     for number, stream in ((1, sys.__stdout__), (2, sys.__stderr__)):
         try:
             if stream is not None:

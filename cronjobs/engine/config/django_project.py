@@ -70,7 +70,7 @@ def in_tests() -> bool:
 def migrate_command(used: str) -> str | None:
     """Return the command that creates our tables, for an app that enqueues on the alias *used*.
 
-    In a test, return a Python call instead, because tables are missing in a test only if it runs without migrations.
+    In a test, return a Python call instead: the test database lacks our tables because the tests do not run migrations.
     Return None if the process does not belong to a Django project with our app.
     """
     if not is_host():
@@ -115,7 +115,7 @@ def instead_of_file() -> tuple[YamlMapping | None, list[Problem]]:
 def with_its_database(settings: Settings, file: str, environ: Mapping[str, str], *, need: bool) -> Settings:
     """Return *settings* with the database URL from Django's settings.
 
-    Raises ConfigError if the URL cannot be used and *need* is True. Django's settings are code. So a tick that runs as
+    Raises ConfigError if the URL cannot be used and *need* is True. Django's settings are code, so a tick that runs as
     root does not import them if other users can write to their files.
     """
     if settings_of_django() is None:
@@ -176,7 +176,7 @@ def _named() -> str:
 
 
 def _place_of(error: BaseException) -> str:
-    """Return the line of the user's code that raised *error*, or "" (also for a SyntaxError, whose text names it)."""
+    """Return the line of user code that raised *error*, or "". A SyntaxError names the line itself, so return ""."""
     for frame in () if isinstance(error, SyntaxError) else reversed(extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if file.is_file() and not is_installed(file):

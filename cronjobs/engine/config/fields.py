@@ -324,7 +324,7 @@ def named(words: str, item: Reader) -> Reader:
 
 
 def require(values: dict[str, Any], bad: set[str], *names: str) -> None:
-    """Raise an error if one of a mapping's entries is *bad*, or if one of *names* is missing from its *values*."""
+    """Raise an error if the mapping has *bad* entries, or if its *values* lack one of *names*."""
     if bad:
         raise ReportedError
     if missing := [name for name in names if name not in values]:

@@ -208,7 +208,7 @@ QUEUE: Final[Keys] = {
 }
 queue: Final = Reader(fields.later, "mapping", schema_parts.needs("max_waiting"), keys=QUEUE, defaults=Cap("", 1))
 
-# Replaces limits that cannot be read. With this limit, no job that has a concurrency_key starts.
+# If the file's limits cannot be read, this limit replaces them, and no job that has a concurrency_key starts.
 UNREADABLE_LIMITS: Final = (Limit("", most=0),)
 _PREFIX: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 

@@ -40,7 +40,7 @@ from cronjobs.reserved import EXEC_PREFIX
 # A mistake in one of these keys is fatal. If we continued, we might use the wrong database, run another project's jobs,
 # or retire every schedule.
 FATAL: Final = frozenset({"project", "environment", "env_file", "database", "schema", "job_types", "schedules"})
-# If an entry is disabled only because of a bad key elsewhere, the entry's problem begins with this text.
+# The problem of an entry begins with this text if only a bad key elsewhere disables the entry.
 DISABLED: Final = "disabled, because "
 # For a command that only reads the database, only mistakes in these keys are fatal.
 FATAL_TO_READERS: Final = frozenset({"env_file", "database", "schema"})
@@ -94,7 +94,8 @@ def load(
     shadowed = is_shadowed(reading, tree, values.get("python_path", ()))
     broken = bool(flaws or bad & FATAL or from_env_file is None or shadowed)
     if only_database:
-        # If the database's URL does not come from the file, only a wrong schema could lead to the wrong tables.
+        # If the database's URL does not come from the file, the schema is the only key that could lead to the wrong
+        # tables.
         fatal = FATAL_TO_READERS if override[1] is None else frozenset({"schema"})
         refused = bool(bad & fatal) or (from_env_file is None and override[1] is None)
     else:
@@ -309,8 +310,8 @@ def _schedule(
 ) -> tuple[ScheduleSettings, JobTypeSettings | None]:
     """Read one entry of ``schedules``.
 
-    Return the schedule, and the job type of its inline command. That job type has the schedule's name. It is None if
-    the schedule has no inline command.
+    Return the schedule, and the job type of its inline command, which has the schedule's name. Without an inline
+    command, the job type is None.
 
     *timezone_of_file* is None if the file's time zone is bad. In that case a schedule with ``cron`` needs its own time
     zone. *taken* contains the names of all entries under job_types. *lingers* is True if ticks keep running until their

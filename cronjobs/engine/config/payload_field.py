@@ -63,7 +63,7 @@ _DISPUTED: Final = re.compile(
 
 def _json_scalar(reading: Reading, node: Scalar) -> Any:
     if not node.plain or "${" in node.text:
-        # Quoted values and values with ``${…}`` are text, so that the content of a variable cannot change the type.
+        # Quoted values and values with ``${…}`` are text, so the content of a variable cannot change a value's type.
         return reading.text(node, secret=True)
     text = node.text
     if node.is_null:

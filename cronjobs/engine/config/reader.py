@@ -55,7 +55,7 @@ class Fields(NamedTuple):
 
 @dataclass
 class Reading:
-    """Collects the problems and positions in the file that is being read, and the values from outside that file."""
+    """Collects a file's problems and positions while we read it, and the values from outside the file."""
 
     file: str  # as the user wrote it
     folder: Path
@@ -63,7 +63,7 @@ class Reading:
     problems: list[Problem] = field(default_factory=list)
     positions: dict[str, tuple[int, int]] = field(default_factory=dict)
     secrets: set[str] = field(default_factory=set)
-    # True if the file names third-party extras. Then a kind of finding that we do not know may still be valid.
+    # True if the file names third-party extras, which may define kinds of findings that we do not know.
     extras: bool = False
     # Why the file gives no URL for the database. Only a command that needs a database reports it.
     database_unset: str = ""
@@ -111,8 +111,8 @@ class Reading:
     ) -> Fields:
         """Read each entry of a mapping with *read(key, value, path)*. An empty node has no entries.
 
-        A FieldError that *read* raises is reported at the position of the entry's key, and so is a repeated key. Raises
-        FieldError with the message *otherwise* if *node* is not a mapping.
+        Reports repeated keys, and FieldErrors from *read*, at the position of the entry's key. Raises FieldError with
+        the message *otherwise* if *node* is not a mapping.
         """
         if isinstance(node, Scalar) and node.is_null:
             return Fields({}, set())
@@ -136,7 +136,7 @@ class Reading:
         return Fields(values, bad)
 
     def _unknown(self, key: Scalar, path: str, known: list[str]) -> list[str]:
-        """Report an unknown key. Return the key that was probably meant or, after many problems, every known key."""
+        """Report an unknown key. Return the key that the user probably meant or, after many problems, all keys."""
         guessed = self.may_guess
         meant = nearest(key.text, known) if guessed else None
         guess = f', did you mean "{meant}"?' if meant else f". Allowed here: {', '.join(sorted(known))}"

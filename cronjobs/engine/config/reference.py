@@ -59,7 +59,7 @@ def _rows(reader: Reader | ReaderOfExtra) -> Iterator[Row]:
 
 
 def default_of(reader: Reader | ReaderOfExtra, name: str) -> Any:
-    """Return the default of the key *name*, as in Settings. Call this only for a key without ``unset``."""
+    """Return the default of the key *name*, as a value of Settings. Call this only for a key without ``unset``."""
     return getattr(reader.defaults, name)
 
 
@@ -85,8 +85,9 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of cronjobs.yaml: draft-07, as SchemaStore requires.
 
     The schema accepts every file that has no problems. It refuses the kinds of mistake that an editor can detect:
-    unknown keys, words that are not in a fixed list, durations without a unit, a schedule without a time. ``cronjobs
-    check`` also checks the ranges of durations, and everything that depends on the host (folders, time zones, modules).
+    unknown keys, values that are not among the allowed words, durations without a unit, a schedule without a time.
+    ``cronjobs check`` also checks the ranges of durations, and everything that depends on the host (folders, time
+    zones, modules).
     """
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",

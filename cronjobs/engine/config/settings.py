@@ -27,7 +27,7 @@ RetryUntil = Literal["next_occurrence"]
 Tls = Literal["starttls", "tls", "none"]
 WebhookFormat = Literal["json", "slack", "teams"]
 Leftovers = Literal["end", "leave"]
-# True means that all users are trusted. Otherwise only the listed users are trusted.
+# The users that root trusts: True for all users, or a list of them.
 Trust = Literal[True] | tuple[str, ...]
 
 
@@ -179,7 +179,7 @@ def unknown_executor(name: str, executors: Mapping[str, ExecutorSettings]) -> st
 
 @dataclass(frozen=True)
 class RetryChanges:
-    """The fields that a ``retry:`` mapping sets. For all other fields, a policy keeps its own values."""
+    """The fields that a ``retry:`` mapping sets. A policy keeps its values in all other fields."""
 
     changes: tuple[tuple[str, Any], ...] = ()
 
@@ -194,7 +194,7 @@ class RetryChanges:
 class JobTypeSettings(JobOptions):
     """An entry of ``job_types:``, or a schedule's inline command, which has the schedule's name.
 
-    None means that the file omits the key. In that case the value from ``@job`` applies, or else the default.
+    None means that the file omits the key. Then the value in ``@job`` applies, or the default if ``@job`` omits it too.
     """
 
     name: str
@@ -202,7 +202,7 @@ class JobTypeSettings(JobOptions):
     retry: RetryChanges = RetryChanges()
     # Variables for a command, in addition to cron's variables and the file's ``env``.
     env: tuple[tuple[str, str], ...] = ()
-    # The variables of cron and of the file that a command inherits. None means all of them.
+    # Which of cron's and the file's variables a command inherits. None means all.
     inherit_env: tuple[str, ...] | None = None
     success_exit_codes: tuple[int, ...] = ()  # exit codes of a command that mean success. () means only 0
     # Exit codes after which a command is retried. Without an entry here, 65 and 78 are permanent failures.
@@ -246,7 +246,7 @@ class ScheduleSettings:
     ping: str | None = None
     # The environments in which the schedule runs. None means all environments.
     environments: tuple[str, ...] | None = None
-    # The previous name of the schedule. The schedule takes over the ledger and the watermark that are stored under it.
+    # The previous name of the schedule. The schedule takes over the ledger and the watermark of that name.
     renamed_from: str | None = None
     secret_keys: list[str] | None = None  # keys of the payload whose values came from ${…}
 
@@ -275,11 +275,11 @@ class Settings:
     setup: str | None = None  # a function ("django.setup") to call before the imports
     env: tuple[tuple[str, str], ...] = ()
     env_file: Path | None = None
-    # The contents of the configuration file, of its env_file and of every ``${file:…}``, as we have read them.
+    # The bytes that we read from the configuration file, its env_file and every ``${file:…}``.
     contents: dict[Path, bytes] = field(default_factory=dict, repr=False)
     variables: tuple[str, ...] = ()  # the names used in ${…}, whether set or not
     log: Path | None = None
-    # Context managers around every attempt, as "module:function".
+    # Context managers that wrap every attempt, as "module:function".
     around: tuple[str, ...] = ()
     metrics: MetricsSettings = MetricsSettings()
     alerts: AlertSettings | None = None  # None means that findings are neither stored nor sent
@@ -294,8 +294,8 @@ class Settings:
     schedules: dict[str, ScheduleSettings] = field(default_factory=dict)
     # The names of schedules that run only in other environments. ``schedules`` does not contain them.
     elsewhere: frozenset[str] = frozenset()
-    # The names of schedules whose entries are bad, and the previous names of those with ``renamed_from``. If the
-    # database has such a schedule, it stays as it is, and ticks do not fire it.
+    # The names of schedules whose entries are bad, and their previous names from ``renamed_from``. Syncs do not change
+    # these schedules in the database, and ticks do not fire them.
     disabled_schedules: frozenset[str] = frozenset()
     # Maps the previous names in ``disabled_schedules`` to the new names.
     disabled_renames: dict[str, str] = field(default_factory=dict)
@@ -349,7 +349,7 @@ class Settings:
     def defines_something(self) -> bool:
         """Whether to sync the file, because it has schedules, queue caps, limits, or bad entries of these kinds.
 
-        For limits a sync writes only the audit entry that says when they began to apply.
+        A sync of limits writes only an audit entry, which says when the limits began to apply.
         """
         return bool(
             self.schedules or self.disabled_schedules or self.queues != {} or self.disabled_queues or self.limits

@@ -150,8 +150,7 @@ def is_shadowed(reading: Reading, tree: YamlMapping, python_path: tuple[Path, ..
 def _shadow(folder: Path) -> str | None:
     """Return the name of a file or folder in *folder* that Python would import instead of our package, or None.
 
-    A folder without __init__.py does not count. A folder that contains our own files does not count either, because it
-    is our package.
+    Ignores a folder without __init__.py, and a folder that contains our own files, because that is our package.
     """
     package = folder / "cronjobs"
     if (package / "__init__.py").is_file() and not (package / "autogenerate.py").is_file():
@@ -160,11 +159,10 @@ def _shadow(folder: Path) -> str | None:
 
 
 def database_of(reading: Reading, node: Node | None, override: tuple[str, str | None], *, need: bool) -> str | None:
-    """Return the URL of the database. "" means that none is given and none is needed.
+    """Return the URL of the database, or "" if the file gives none and the command needs none.
 
-    None means that the database cannot be used, and that the problem has been reported. *override* is the source and
-    the URL of a database that takes precedence over the database in the file. The URL is None if no database takes
-    precedence.
+    Return None after reporting a database that cannot be used. *override* is the source and the URL of a database that
+    takes precedence over the one in the file; without such a database, its URL is None.
     """
     origin, url = override
     try:

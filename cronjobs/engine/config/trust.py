@@ -1,9 +1,9 @@
 """Decide what root trusts: a process that runs as root must not run code that an untrusted user could have written.
 
-cron and sshd have the same rule for their files. Everybody who can write to a file could have written it: its owner,
-its group if the group may write, and all users if all may write. The same rule applies to each folder and each link on
-the path to the file. Root and the users that ``run.trust_files`` names are trusted. For the configuration file itself,
-only $CRONJOBS_TRUST_FILES counts, because an untrusted user who wrote that file could name anybody in it.
+cron and sshd have the same rule for their files. Whoever can write to a file could have written it: its owner, its
+group if it is group-writable, and everyone if it is world-writable. The same rule applies to each folder and each link
+on the path to the file. Root and the users that ``run.trust_files`` names are trusted. For the configuration file
+itself, only $CRONJOBS_TRUST_FILES counts, because an untrusted user who wrote that file could name anybody in it.
 
 ``require`` checks the files that the configuration reads, names and starts. This check runs before any user code, so it
 finds the modules by their names. ``import_path`` later checks every further module as soon as the import system has
@@ -31,7 +31,7 @@ from cronjobs.text import one_line
 
 VARIABLE: Final = "CRONJOBS_TRUST_FILES"
 MOST_LINKS: Final = 40  # the limit for one path, see path_resolution(7)
-# A message lists at most this many paths. For all others, it says "and 4 more".
+# A message lists at most this many paths, and counts the rest: "and 4 more".
 NAMED: Final = 3
 PYCACHE: Final = "__pycache__"
 
@@ -93,9 +93,9 @@ def judge(
 ) -> TrustFinding | None:
     """Return who else can write to *path* besides root, the user *me* and the users *trusted*, or None if nobody can.
 
-    In a sticky folder such as /tmp, only a file's owner can replace the file. *is_added_to* means that we would also
-    run a new file in the folder. The sticky bit does not prevent new files, so it does not help then. If *is_code* is
-    False, *path* is data. Root may use data files that other users own, just as it runs jobs that other users enqueue.
+    In a sticky folder such as /tmp, only a file's owner can replace the file. If *is_added_to* is True, we would also
+    run new files in the folder, which the sticky bit does not prevent. If *is_code* is False, *path* is data. Root may
+    use data files that other users own, just as it runs jobs that other users enqueue.
     """
     sticky = facts.is_folder and facts.mode & stat.S_ISVTX and not is_added_to
     written = 0 if facts.is_link or sticky else facts.mode
@@ -107,7 +107,8 @@ def judge(
     members = facts.members.difference(trusted) if written & stat.S_IWGRP else frozenset[str]()
     if owner:
         what.append(f"belongs to {owner}")
-        # Nobody can check a .pyc file that somebody else owns, so advise to remove it. Root's Python writes a new one.
+        # Nobody can review a .pyc file, so advise the user to remove one that somebody else owns. Root's Python writes
+        # a new one.
         cures.append("rm" if path.suffix == ".pyc" else f"chown {_user(me)}")
     if members:
         who = ", ".join(sorted(members)[:3]) + (", …" if len(members) > 3 else "")
@@ -125,8 +126,7 @@ def refusals(findings: Iterable[TrustFinding]) -> list[str]:
     kinds: dict[tuple[str, str], list[TrustFinding]] = {}
     findings = list(findings)
     for found in findings:
-        # If the user makes root trust these users for the configuration file, that setting also covers their other
-        # files.
+        # If root must trust these users for the configuration file anyway, that setting covers their other files too.
         itself = (other.trusting for other in findings if other.is_file_itself and found.users == other.users)
         kinds.setdefault((found.what, next(itself, found.trusting)), []).append(found)
     return [_refusal(what, trusting, kind) for (what, trusting), kind in kinds.items()]

@@ -60,7 +60,7 @@ class CronExpression:
 
     @property
     def day_remark(self) -> str | None:
-        """A remark about the two day fields if one matching field is enough, or else None."""
+        """A remark about the two day fields if cron needs only one of them to match, else None."""
         words = NAMES.get(self.source.strip(), self.source).split()
         if self.both_days_must_match or len(self.days) == 31 or len(self.weekdays) == 7:
             return None

@@ -168,7 +168,7 @@ def next_after(timing: Timing, instant: datetime) -> datetime | None:
 
 
 def newest_between(timing: Timing, after: datetime, until: datetime, n: int) -> list[datetime]:
-    """Return the newest *n* occurrences later than *after*, up to *until*, oldest first, by searching from the end."""
+    """Search backwards from *until*, and return the newest *n* occurrences later than *after*, oldest first."""
     newest: list[datetime] = []
     oldest, end, window = _utc(after), _utc(until), _DAY
     while len(newest) < n and oldest < end:
@@ -206,8 +206,8 @@ def clock_changes(timing: Timing, after: datetime, until: datetime) -> Iterator[
     """Yield the clock changes later than *after*, up to *until*, that affect a schedule: the instant, and the effect in
     words.
 
-    Also describes times that a clock change skips, and for which nothing runs. ``remarks`` cannot describe such a time,
-    because it has no occurrence.
+    This includes times that a clock change skips and for which nothing runs: they have no occurrence that ``remarks``
+    could describe.
     """
     if isinstance(timing, EveryTiming):
         return
@@ -286,15 +286,17 @@ def _fires_on(cron: CronExpression, timezone: str, day: date) -> tuple[int, ...]
         if in_second_pass and not (in_first_pass and cron.fixed_time):
             fires.add(after)
         if not in_first_pass and not in_second_pass and cron.fixed_time:
-            # *wall* is in the gap. All such times, and a regular run at the instant of the change, become one run.
+            # *wall* is in the gap. All times in the gap, and a regular run at the instant of the change, become one
+            # run.
             fires.add(shift.at)
     return tuple(sorted(second for second in fires if 0 <= second < _DAY_S))
 
 
 @lru_cache(maxsize=1024)
 def _fires_on_plain_day(cron: CronExpression, offset: int, due: tuple[bool, ...]) -> tuple[int, ...]:
-    """Like ``_fires_on``, for days without a clock change. A zone has only a few kinds of such days, so results are
-    cached.
+    """Like ``_fires_on``, for days without a clock change.
+
+    Cached, because a zone has only a few kinds of such days.
     """
     return tuple(second for wall in _walls(cron, due) if 0 <= (second := wall - offset) < _DAY_S)
 

@@ -102,7 +102,7 @@ def _is_misread(text: str) -> bool:
     """Return whether the URL has another @ after the @ that ends the password, so that the first @ may be part of the
     password.
 
-    Without this check, errors would show the rest of the password, and libpq would look it up as a host. Values of
+    Without this check, libpq would look up the rest of the password as a host, and errors would show it. Values of
     known options may contain an @.
     """
     userinfo, _, rest = text.partition("://")[2].partition("@")

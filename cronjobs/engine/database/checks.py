@@ -11,8 +11,9 @@ from cronjobs.engine.database.column_types import SQLITE_FIRST_INSTANT, SQLITE_L
 # Find numbers with too many digits. Ten bytes of jsonb can hold a number with 131,072 digits, or with 16,383 decimal
 # places. Compression can pack a thousand such bytes into one. The path is "strict", because lax mode would visit the
 # items of an array twice. The last condition finds numbers with many decimal places. "@ - @ + 1" is 1 with as many
-# decimal places (n) as the number. If n is above 16, a third of this 1 also has n decimal places, and three times that
-# third is 1 - 10^-n (compare 0.33 * 3). A number that is closer to 0 than 1e-400 also has more than 400 decimal places.
+# decimal places (n) as the number. If n is above 16, a third of this 1 also has n decimal places, so three times that
+# third is less than 1: 1 - 10^-n (compare 0.33 * 3). A number that is closer to 0 than 1e-400 also has more than 400
+# decimal places.
 ODD_NUMBERS: Final = "strict $.** ? (@ > 1e400 || @ < -1e400 || (@ - @ + 1) / 3 * 3 > 1 - 1e-400)"
 
 

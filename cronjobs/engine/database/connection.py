@@ -80,7 +80,7 @@ class Database(OutOfReach):
         super().__init__()
         self.address = address
         self.clock = clock
-        # From this instant of the monotonic clock on, no write waits for its turn, and no statement waits for a lock.
+        # After this instant of the monotonic clock, no write waits for its turn, and no statement waits for a lock.
         self.give_up_at = math.inf
         self._turns = Turns(str(address), str(address.url.database), clock)  # turns are used only on SQLite
         self.engine = _engine(address, clock, connections)
@@ -205,7 +205,7 @@ class Database(OutOfReach):
         connection.exec_driver_sql(f"{opening}; {_DURABLE}" if options.get("cronjobs_write") else opening)
 
     def _begin_in_time(self) -> str:
-        """Return the statements that open a transaction whose statements wait for no lock beyond ``give_up_at``."""
+        """Return the statements that open a transaction in which no statement waits for a lock after ``give_up_at``."""
         left_ms = max(LEAST_PATIENCE_S, self.give_up_at - self.clock.monotonic()) * 1000
         if left_ms >= TIMEOUTS["lock_timeout"]:
             return _POSTGRESQL_BEGIN
@@ -375,7 +375,7 @@ def _refuse_ended(session: Any, record: Any, _proxy: object) -> None:
 
 
 def _note_unconfirmed(session: dict[str, Any], notice: Any) -> None:
-    """Remember in *session* that a COMMIT stopped waiting for a synchronous standby.
+    """Record in *session* that the server stopped waiting for a synchronous standby during a COMMIT.
 
     The server reports this only as a warning, in its own language.
     """

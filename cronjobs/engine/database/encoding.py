@@ -34,7 +34,7 @@ def server_encoding(connection: Connection) -> str:
 def _asked(connection: Connection) -> str:
     """Ask the server for the database's encoding.
 
-    Use this for a driver that does not pass on the encoding that the server reported on connecting.
+    Use this for drivers that do not expose the encoding that the server reported when they connected.
     """
     remembered: dict[Any, Any] = getattr(connection, "info", {})
     if "server_encoding" not in remembered:
