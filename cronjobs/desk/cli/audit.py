@@ -100,7 +100,7 @@ def _text(entry: Mapping[str, Any], times: LocalTimes) -> str:
     why = f": {safe(entry['why'])}" if entry["why"] else ""
     detail = entry["detail"]
     if entry["action"] == "ack" and entry["subject"] in KINDS and isinstance(detail, dict):
-        # Every ack's entry has an end time. Omit the end time here, since this ack has ended the finding for good.
+        # The entry stores an end time for every ack. Omit it here, since an ack ends findings of these kinds for good.
         rest = {name: value for name, value in detail.items() if name not in ("until", "up_to")}
         detail = {"holds": "for good"} | rest
     shown = _detail(detail, times)

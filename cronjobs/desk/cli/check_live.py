@@ -33,7 +33,7 @@ JOBS_READ: Final = 1000  # compare the limits with the keys of this many jobs
 
 @dataclass(frozen=True)
 class Live:
-    """What the database shows: the alarms of ``status``, as sentences, and notes about the file."""
+    """What is wrong in the database, as one sentence each, and notes about the file."""
 
     wrong: Sequence[str]
     notes: Sequence[Problem] = ()
@@ -56,8 +56,8 @@ def ask_database(settings: Settings, known: JobTypes | None) -> Live:
     ours = {row_of(*fault) for fault in faults_here(health.faults, (*settings.problems, *health.log))}
     elsewhere = [each for each in found if each.kind == "config" and each.subject and not ours.issuperset(wrong(each))]
     # A fault in a configuration file or its code may cause other findings. Skip those findings, since the fault itself
-    # is reported. There is one exception: if the fault is on this host, ``check`` does not report the schedules that
-    # wait because of it. So keep the finding "behind", which lists the schedules that are due but have not fired.
+    # is reported. The exception is "behind", which lists the schedules that are due but have not fired: if the fault is
+    # on this host, keep that finding, since ``check`` does not list the schedules that the fault holds back.
     config = [each for each in found if each.kind == "config"]
     covering = [by for each in config for by in each.covers if each in elsewhere or by.key != "behind"]
     # Leave out these kinds: ``check`` already reports the faults in the file on this host.

@@ -106,9 +106,9 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 class CommandRow(NamedTuple):
     """One command in the table of a group. ``where`` is "module:function", or "module:app" for a group.
 
-    A module name without a dot names a module in this folder. A name with a dot is the module's full name.
+    A module without a dot in its name is in this folder. A name with a dot is the module's full name.
 
-    ``help`` repeats the first line of the function's docstring, or the group's help. A test checks that both match.
+    ``help`` repeats the first line of the function's docstring, or the group's help. A test compares the two.
     """
 
     where: str

@@ -14,8 +14,8 @@ CALL: Final = '\n_cronjobs_completion "$@"\n'
 def mend(home: Path) -> None:
     """Make the completion that typer installed for zsh work on a shell's first Tab.
 
-    On that first Tab, zsh runs the file in place of the function. Typer's file only defines the function and completes
-    nothing (seen with typer 0.29 and zsh 5.9).
+    On that first Tab, zsh runs the whole file instead of the function. Typer's file only defines the function, so that
+    Tab completes nothing (seen with typer 0.29 and zsh 5.9).
     """
     file = home / ".zfunc" / "_cronjobs"
     with suppress(OSError):
