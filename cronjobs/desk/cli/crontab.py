@@ -215,7 +215,7 @@ def _left_as_comments(file: Path, old: str, new: str) -> str:
 
 
 def still_run_by(blocks: Sequence[tuple[str, double_runs.DoubleRuns]], file: Path, text: str) -> str:
-    """Explain that ticks of *blocks* run the lines that were swapped to *file*, and how to hand over those lines."""
+    """Explain that ticks of *blocks* run the lines swapped to *file*, and how to hand them over to a block."""
     path = one_line(blocks[0][0], 300)
     has_block = crontab.find(text, file) is not None
     first = f"cronjobs crontab remove --config {quote(one_line(str(file), 300))}, then " if has_block else ""

@@ -21,7 +21,7 @@ def instants(*columns: str) -> list[CheckConstraint]:
     """Return CHECKs for SQLite: each instant must be an integer, in a range that excludes seconds, milliseconds and
     nanoseconds.
 
-    On PostgreSQL the column's type ensures that instants are valid.
+    PostgreSQL's columns hold only instants; another CHECK of ``cronjobs_jobs`` limits their range.
     """
     return [
         CheckConstraint(
