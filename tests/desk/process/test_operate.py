@@ -87,7 +87,7 @@ def test_what_waits_is_cancelled_at_once_and_can_be_put_back(project: Ticking) -
 
 
 def cancelled_while_it_runs(project: Ticking, job_id: int, tick: Tick) -> None:
-    assert "asked to stop" in cli(project, "jobs", "cancel", str(job_id), "--why", "wrong customer")
+    assert "will ask it to stop" in cli(project, "jobs", "cancel", str(job_id), "--why", "wrong customer")
     assert tick.wait(60) == 0
     job = project.job(job_id)
     assert (job["status"], job["failures"]) == ("cancelled", 0)
