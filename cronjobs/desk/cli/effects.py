@@ -28,7 +28,7 @@ from cronjobs.text import ERROR_LIMIT, one_line
 
 app = Commands("List side effects, and settle those with an unknown outcome.")
 
-LISTED_JOBS = 20
+LISTED_JOBS = 1000
 
 
 class Standing(StrEnum):
@@ -145,13 +145,19 @@ def settle(
     for key in dict.fromkeys(keys):
         echo(f"effect {safe(key)} {done if verdict is Verdict.DONE else undone}")
     its = "this effect" if len(keys) == 1 else "one of these effects"
-    for job_id in [*dead][:LISTED_JOBS]:
-        echo(f"job {job_id} died because of {its}. To run the job again: cronjobs jobs retry {job_id}")
-    if len(dead) > LISTED_JOBS:
-        more = counted(len(dead) - LISTED_JOBS, "more job")
-        complain(f"{more} died because of {its}. To list all dead jobs: cronjobs jobs list --status dead")
-    for job_id in [each for each in began if each not in dead]:
-        echo(f"job {job_id} began {its} and did not succeed. To run the job again: cronjobs jobs retry {job_id}")
+    _say_retry(list(dead), f"died because of {its}")
+    _say_retry([job_id for job_id in began if job_id not in dead], f"began {its} and did not succeed")
+
+
+def _say_retry(ids: Sequence[int], what: str) -> None:
+    """Say which jobs can run again, in one command that retries all of them."""
+    if not ids:
+        return
+    which, them = (f"job {ids[0]}", "the job") if len(ids) == 1 else (f"{len(ids):,} jobs", "them")
+    echo(f"{which} {what}. To run {them} again: cronjobs jobs retry {' '.join(map(str, ids[:LISTED_JOBS]))}")
+    if len(ids) > LISTED_JOBS:
+        left = counted(len(ids) - LISTED_JOBS, "more job")
+        complain(f"this command leaves out {left}. To list all dead jobs: cronjobs jobs list --status dead")
 
 
 def _settled(connection: Connection, key: str, verdict: Verdict, result: str | None) -> Record:

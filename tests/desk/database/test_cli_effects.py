@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import insert, update
 from support.project import Project
 
+from cronjobs.desk.cli import effects as effects_command
 from cronjobs.engine.database.tables import effects, jobs
 from cronjobs.engine.host.identity import Identity
 from cronjobs.errors import EffectUnknown
@@ -178,15 +179,25 @@ def test_an_effect_settled_as_not_done_was_never_begun(project: Project, state: 
 
 
 def test_settling_names_the_jobs_that_are_dead_for_the_effect_and_no_others(project: Project) -> None:
+    """It names them in one command: after a bad night, a hundred effects may be settled together."""
     key = "mail:1 it's"
     add(project, key, "stopped", job_id=5, attempt=2)
     for job_id, of in ((5, key), (6, key), (7, "mail:2")):
         dead_job(project, job_id, of, TIMED_OUT if job_id == 6 else None)
     answer = project.call("effects", "settle", key, "done")
     assert answer.out.splitlines()[1:] == [
-        f"job {job_id} died because of this effect. To run the job again: cronjobs jobs retry {job_id}"
-        for job_id in (5, 6)
+        "2 jobs died because of this effect. To run them again: cronjobs jobs retry 5 6"
     ]
+
+
+def test_settling_says_how_many_jobs_its_command_leaves_out(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effects_command, "LISTED_JOBS", 2)
+    add(project, "mail:1", "stopped", job_id=5, attempt=2)
+    for job_id in (5, 6, 7):
+        dead_job(project, job_id, "mail:1")
+    answer = project.call("effects", "settle", "mail:1", "done")
+    assert answer.out.endswith("3 jobs died because of this effect. To run them again: cronjobs jobs retry 5 6\n")
+    assert answer.err.startswith("this command leaves out 1 more job.")
 
 
 @pytest.mark.parametrize(("status", "named"), [("dead", True), ("cancelled", True), ("queued", False)])
