@@ -14,7 +14,7 @@ from cronjobs.desk.store.missing_jobs import Gap, is_enqueue_open
 from cronjobs.engine.config.settings import Retention
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
-from cronjobs.engine.database.tables import jobs, occurrences, schedules
+from cronjobs.engine.database.tables import effects, jobs, occurrences, schedules
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KEPT = Retention()
@@ -78,6 +78,23 @@ def test_among_old_ones_it_may_have_been_pruned(database: Database, first: bool)
         f"there is no job {gone} any more: it ended over 14d ago and was pruned (retention), or someone deleted "
         "its row, or an enqueue used"
     )
+
+
+@pytest.mark.parametrize("state", ["begun", "stopped", "recorded"])
+@pytest.mark.parametrize("age", [13, 15])
+def test_a_job_that_left_an_effect_was_there_and_its_unknown_effect_is_named(
+    database: Database, state: str, age: int
+) -> None:
+    gone = put(database, age=timedelta(days=age), keep=False)
+    put(database)
+    with database.write() as connection:
+        at = {"begun_at": NOW, "recorded_at": NOW if state == "recorded" else None}
+        connection.execute(insert(effects).values(key="mail:1 a", state=state, job_id=gone, attempt=1, **at))
+    told = said(database, gone)
+    assert "used up the id" not in told
+    assert "someone deleted its row" in told
+    settle = "find out, then run \"cronjobs effects settle 'mail:1 a' done\""
+    assert (f"Nobody knows whether its effect mail:1 a happened: {settle}" in told) == (state != "recorded")
 
 
 @pytest.mark.parametrize("age", [0, 15])
