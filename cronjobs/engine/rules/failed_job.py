@@ -57,13 +57,17 @@ def error_line(job: dict[str, Any]) -> str:
 
 
 def absolute(command: str, config: Path) -> str:
-    """Return *command* with full paths for the program and the configuration file, so that it works in any folder."""
+    """Return *command* with full paths for the program and the configuration file, so that it works in any folder.
+
+    *command* may also be a shell's line of several such commands, with "; " between them.
+    """
     words = command.removeprefix("cronjobs ")
     if words == command:
         return one_line(command, COMMAND)
     script = Path(sys.executable).with_name("cronjobs")
     program = [str(script)] if script.exists() else [sys.executable, "-P", "-m", "cronjobs"]
-    return one_line(f"{shlex.join([*program, '--config', str(config.absolute())])} {words}", COMMAND)
+    ours = shlex.join([*program, "--config", str(config.absolute())])
+    return one_line(f"{ours} {words.replace('; cronjobs ', f'; {ours} ')}", COMMAND)
 
 
 def last_own_line(traceback: str | None, folder: Path) -> str | None:

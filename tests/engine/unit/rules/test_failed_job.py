@@ -36,6 +36,12 @@ def test_the_command_that_settles_an_effect_can_be_typed_in_any_folder() -> None
     assert f"{absolute('cronjobs effects settle invoice-email:6 done', file)} (or not-done)" in error_line(job)
 
 
+def test_each_of_several_commands_can_be_typed_in_any_folder() -> None:
+    file = Path("/srv/shop/cronjobs.yaml")
+    one, two = "cronjobs explain nightly", "cronjobs explain weekly"
+    assert absolute(f"{one}; {two}", file) == f"{absolute(one, file)}; {absolute(two, file)}"
+
+
 def test_a_command_without_a_script_imports_nothing_from_the_folder_in_which_it_is_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
