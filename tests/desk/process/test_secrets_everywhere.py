@@ -77,6 +77,7 @@ def _forget() -> Iterator[None]:
     remember(())
 
 
+@pytest.mark.needs("contrib.alerts")
 @pytest.mark.slow
 @pytest.mark.parametrize("log", ["cronjobs.log", "cronjobs.jsonl"])
 def test_no_surface_shows_a_secret_in_any_spelling(
