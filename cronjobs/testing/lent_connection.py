@@ -17,6 +17,7 @@ from cronjobs.clock import SYSTEM, Clock
 from cronjobs.engine.database.address import Address
 from cronjobs.engine.database.borrowed import by_sqlalchemy
 from cronjobs.engine.database.connection import Database, as_database_error
+from cronjobs.engine.database.own_transaction import REFUSED
 from cronjobs.engine.database.tables import meta
 from cronjobs.engine.database.user_connections import WrappedConnection, has_open_transaction, is_django
 from cronjobs.engine.store.meta import has_table
@@ -232,8 +233,13 @@ class LentDatabase(Database):
     @contextmanager
     def handler_transaction(self, remaining_s: float) -> Iterator[tuple[Connection, Callable[[], None]]]:
         connection = self._lender().connection()
-        with connection.begin_nested(), _joined_as_in_a_tick(connection):
-            yield connection, lambda: None
+
+        def end() -> None:
+            if not savepoint.is_active:
+                raise UsageError(REFUSED.format(what="rollback()"))
+
+        with connection.begin_nested() as savepoint, _joined_as_in_a_tick(connection):
+            yield connection, end
 
     def with_tables(self, connection: Connection) -> Connection:
         return cast("Connection", LentConnection(connection, self.clock, self._schema))

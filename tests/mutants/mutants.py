@@ -90,6 +90,7 @@ MADE_FOR_LATER = (
 INCIDENTS = "tests/contrib/test_incidents.py::test_an_incident_is_reported_until_it_is_over"
 NOT_RUN = "tests/desk/database/test_not_run.py"
 GIVEN_UP = "tests/desk/database/test_given_up.py"
+TESTING_TICK = "tests/engine/database/test_testing_tick.py"
 TRANSACTIONS = "tests/engine/database/test_transaction_rules.py"
 LOST_ANSWERS = f"{CRASHES}::test_a_lost_answer_to_any_commit_is_settled_by_reading"
 
@@ -547,6 +548,20 @@ MUTANTS = (
         "if not finish_here(connection, self._success(result)):",
         "if not finish_here(connection, self._success(result)) and result is connection:",
         (f"{TRANSACTIONS}::test_an_attempt_that_lost_its_lease_rolls_its_work_back",),
+    ),
+    Mutant(
+        "an ORM session's rollback replaces the handler's exception",
+        "cronjobs/engine/database/own_transaction.py",
+        '("rollback", self._roll_back)',
+        '("rollback", self._refuse_commit)',
+        (f"{TESTING_TICK}::test_an_orm_session_in_ctx_transaction_leaves_the_handlers_exception_as_it_is",),
+    ),
+    Mutant(
+        "drain: a block that was rolled back succeeds",
+        "cronjobs/testing/lent_connection.py",
+        "if not savepoint.is_active:",
+        "if savepoint is None:",
+        (f"{TESTING_TICK}::test_a_block_that_an_orm_session_rolled_back_does_not_succeed",),
     ),
     Mutant(
         "writes taken behind the limit of a transaction",

@@ -4,6 +4,10 @@ We refuse a COMMIT that we can intercept, and it changes nothing. We can interce
 statement COMMIT in any spelling and, on SQLite, anything that is passed to the driver. We cannot intercept psycopg's
 own ``commit()``, nor "…; COMMIT" in one string. We detect such a COMMIT only at the end of the transaction. By then,
 part of the work may have been committed without the job's success, so the job must not be retried automatically.
+
+We do not refuse SQLAlchemy's ``rollback()``. An ORM session calls it when an exception leaves ``session.begin()``, and
+an error raised there would replace the handler's exception. So ``rollback()`` rolls the block back, and the block
+accepts nothing more.
 """
 
 from __future__ import annotations
@@ -12,12 +16,11 @@ import re
 import sqlite3
 import threading
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
 from typing import Any, Final, NoReturn
 
 from sqlalchemy import Connection, event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
 
 from cronjobs.engine.database.sqlite_time_limit import KEEPER
 from cronjobs.errors import TransactionBroken, UsageError
@@ -43,24 +46,26 @@ class GuardedBlock:
     transaction.
 
     Call ``check`` before our last statements. If the user code has ended the transaction, ``check`` raises
-    TransactionBroken, and so does leaving the block.
+    TransactionBroken, and so does leaving the block. If it has called SQLAlchemy's ``commit()`` or ``rollback()``,
+    ``check`` raises UsageError.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._raw: Any = connection.connection.dbapi_connection
         self._is_sqlite = connection.dialect.name == "sqlite"
-        # True if a call to SQLAlchemy's commit() or rollback() was refused.
-        self._turned_away = False
-        self._refusals: Final = (
-            ("commit", partial(self._refuse_call, "commit()")),
-            ("rollback", partial(self._refuse_call, "rollback()")),
+        # SQLAlchemy's method that the user code called, if it called one. SQLAlchemy then believes that the transaction
+        # has ended, and raises InvalidRequestError for each further statement.
+        self._ended_by: str | None = None
+        self._listeners: Final = (
+            ("commit", self._refuse_commit),
+            ("rollback", self._roll_back),
             ("before_cursor_execute", self._refuse_statement),
         )
 
     def __enter__(self) -> GuardedBlock:
-        for what, refuse in self._refusals:
-            event.listen(self._connection, what, refuse)
+        for what, listener in self._listeners:
+            event.listen(self._connection, what, listener)
         if self._is_sqlite:
             self._raw.refuse = self._refuse_end
         return self
@@ -68,20 +73,24 @@ class GuardedBlock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for what, refuse in self._refusals:
-            event.remove(self._connection, what, refuse)
+        for what, listener in self._listeners:
+            event.remove(self._connection, what, listener)
         if self._is_sqlite:
             self._raw.refuse = None
-        if self._turned_away:
-            # SQLAlchemy believes that the transaction has ended, because its commit() or rollback() was called. Without
-            # invalidate(), it would return the connection to the pool while the transaction is still open.
+        if self._ended_by:
+            # Without invalidate(), SQLAlchemy would return the connection to the pool while the transaction is still
+            # open.
             self._connection.invalidate()
+        if self._ended_by and isinstance(error, InvalidRequestError):
+            raise UsageError(REFUSED.format(what=self._ended_by)) from error
         if error is None or isinstance(error, TransactionBroken):
             return
         if self._was_ended(error):
             raise TransactionBroken from error
 
     def check(self) -> None:
+        if self._ended_by:
+            raise UsageError(REFUSED.format(what=self._ended_by))
         if self._was_ended(None):
             raise TransactionBroken
 
@@ -106,9 +115,14 @@ class GuardedBlock:
 
     # --- refusals -----------------------------------------------------------------------------------------------------
 
-    def _refuse_call(self, what: str, *_: object) -> NoReturn:
-        self._turned_away = True
-        raise UsageError(REFUSED.format(what=what))
+    def _refuse_commit(self, *_: object) -> NoReturn:
+        self._ended_by = "commit()"
+        raise UsageError(REFUSED.format(what=self._ended_by))
+
+    def _roll_back(self, *_: object) -> None:
+        # Closing the connection rolls the transaction back, and keeps the user code from writing with the driver.
+        self._ended_by = "rollback()"
+        self._connection.invalidate()
 
     def _refuse_statement(self, _connection: object, _cursor: object, statement: str, *_: object) -> None:
         self._refuse_end(statement)

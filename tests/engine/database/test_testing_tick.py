@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from support.targets import plain_url
 from cronjobs import Context, enqueue, job
 from cronjobs.clock import SYSTEM
 from cronjobs.engine.jobs import registry
-from cronjobs.errors import ConfigError, UsageError
-from cronjobs.testing import Drained, Ticked, context, create_tables, drain, tick
+from cronjobs.errors import ConfigError, GiveUp, RetryLater, Snooze, UsageError
+from cronjobs.testing import Drained, Ran, Ticked, context, create_tables, drain, tick
 
 YAML = """\
 database: postgresql://production.example/shop
@@ -92,6 +93,84 @@ def test_drain_and_tick_keep_what_a_session_flushed_in_ctx_transaction(
         if not in_a_tick:
             assert drain(connection, at=MIDNIGHT, outside=True).succeeded
         assert kept(connection) == 1
+
+
+Block = Callable[[Connection, Exception | None], None]
+
+
+def in_begin(connection: Connection, error: Exception | None) -> None:
+    with Session(connection) as session, session.begin():
+        enqueue(session, "t.later", run_at=MIDNIGHT + timedelta(days=1))
+        if error is not None:
+            raise error
+
+
+def rolled_back_by_hand(connection: Connection, error: Exception | None) -> None:
+    with Session(connection) as session:
+        try:
+            enqueue(session, "t.later", run_at=MIDNIGHT + timedelta(days=1))
+            if error is not None:
+                raise error
+        except Exception:
+            session.rollback()
+            raise
+
+
+def swallowed(connection: Connection, error: Exception | None) -> None:
+    with suppress(Exception):
+        in_begin(connection, error)
+
+
+@pytest.mark.parametrize("in_a_tick", [True, False])
+@pytest.mark.parametrize("block", [in_begin, rolled_back_by_hand])
+@pytest.mark.parametrize(
+    ("error", "became"),
+    [
+        (None, "succeeded"),
+        (ValueError("no"), "failed"),
+        (GiveUp("no"), "dead"),
+        (RetryLater("no", after=timedelta(hours=3)), "failed"),
+        (Snooze(timedelta(hours=3)), "snoozed"),
+    ],
+)
+def test_an_orm_session_in_ctx_transaction_leaves_the_handlers_exception_as_it_is(
+    database_url: str, file: Path, in_a_tick: bool, block: Block, error: Exception | None, became: str
+) -> None:
+    ran, written = ran_in_transaction(database_url, file, in_a_tick, block, error)
+    assert (ran.became, written) == (became, int(error is None))
+    assert "rollback" not in str(ran.error)
+    if isinstance(error, RetryLater):
+        assert ran.delay == timedelta(hours=3)
+
+
+@pytest.mark.parametrize("in_a_tick", [True, False])
+def test_a_block_that_an_orm_session_rolled_back_does_not_succeed(
+    database_url: str, file: Path, in_a_tick: bool
+) -> None:
+    ran, written = ran_in_transaction(database_url, file, in_a_tick, swallowed, ValueError("no"))
+    assert (ran.became, written) == ("failed", 0)
+    assert "rollback() inside ctx.transaction()" in str(ran.error)
+
+
+def ran_in_transaction(
+    database_url: str, file: Path, in_a_tick: bool, block: Block, error: Exception | None
+) -> tuple[Ran, int]:
+    """Run a job whose handler is *block* in a tick or in drain. Also return how many jobs the block enqueued."""
+
+    @job("t.orm")
+    def orm(ctx: Context) -> None:
+        with ctx.transaction() as connection:
+            block(connection, error)
+
+    add(database_url, "t.orm", MIDNIGHT)
+    with create_engine(plain_url(database_url), poolclass=NullPool).begin() as connection:
+        if not in_a_tick:
+            [ran] = drain(connection, at=MIDNIGHT, outside=True).ran
+    if in_a_tick:
+        [ran] = tick(database_url, config=file, at=MIDNIGHT).ran
+    with create_engine(plain_url(database_url), poolclass=NullPool).begin() as connection:
+        written = connection.execute(text("SELECT count(*) FROM cronjobs_jobs WHERE job_type = 't.later'"))
+        return ran, int(written.scalar_one())
 
 
 def test_retries_wait_as_the_file_says(database_url: str, file: Path) -> None:
