@@ -564,6 +564,13 @@ MUTANTS = (
         (f"{TESTING_TICK}::test_a_block_that_an_orm_session_rolled_back_does_not_succeed",),
     ),
     Mutant(
+        "a module that ends the process ends each command without a word",
+        "cronjobs/engine/jobs/job_types.py",
+        "with EndingCopies(), RefusingExit(), Loading():",
+        "with EndingCopies(), Loading():",
+        ("tests/desk/process/test_check.py::test_live_a_module_that_ends_the_process_ends_no_command_without_a_word",),
+    ),
+    Mutant(
         "writes taken behind the limit of a transaction",
         "cronjobs/engine/database/sqlite_time_limit.py",
         '            self._raw.execute("PRAGMA query_only = ON")\n',

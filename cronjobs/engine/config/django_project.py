@@ -16,7 +16,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any, Final
 
-from cronjobs.engine.config.import_path import MODULE, is_installed, prepare_imports, variables
+from cronjobs.engine.config.import_path import MODULE, RefusingExit, is_installed, prepare_imports, variables
 from cronjobs.engine.config.reader import FieldError
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.config.sources import checked_url
@@ -149,7 +149,8 @@ def database_url() -> str:
             "file"
         )
     try:
-        with redirect_stdout(sys.stderr):  # output of the settings module must not appear before the JSON that we print
+        # Output of the settings module must not appear before the JSON that we print.
+        with redirect_stdout(sys.stderr), RefusingExit():
             databases = importlib.import_module("django.db").connections
             name = alias(conf.settings)
         if name not in databases.settings:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Final, NoReturn
 
 import cronjobs
 from cronjobs.engine.config import trust
@@ -59,6 +59,28 @@ def enter_folder(settings: Settings) -> None:
     except OSError as error:
         what = f"the folder {settings.folder} cannot be entered: {error.strerror or error}"
         raise ConfigError([Problem(str(settings.file), 0, 0, "", what)]) from None
+
+
+class RefusingExit:
+    """A block in which the user's modules are imported. In it, ``os._exit`` raises SystemExit, as ``sys.exit`` does.
+
+    A module that really ended the process would end each command that imports it without a word, even ``check --live``.
+    In a forked copy, and after the block, ``os._exit`` works as always, also for a module that has kept a reference to
+    it.
+    """
+
+    def __enter__(self) -> None:
+        self._really, pid, self._is_over = os._exit, os.getpid(), False
+
+        def exit_or_refuse(status: int) -> NoReturn:
+            if self._is_over or os.getpid() != pid:
+                self._really(status)
+            raise SystemExit(f"os._exit({status}) was called")
+
+        os._exit = exit_or_refuse
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over, os._exit = True, self._really
 
 
 class _Watched:

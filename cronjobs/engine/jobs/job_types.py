@@ -13,7 +13,7 @@ from typing import Final
 
 from cronjobs import starting
 from cronjobs.engine.config import django_project
-from cronjobs.engine.config.import_path import prepare_imports
+from cronjobs.engine.config.import_path import RefusingExit, prepare_imports
 from cronjobs.engine.config.settings import (
     JobTypeSettings,
     Leftovers,
@@ -269,7 +269,7 @@ def _found() -> Iterator[str]:
 
 def _guarded(where: str, call: Callable[[], object], secrets: frozenset[str]) -> Fault | None:
     try:
-        with EndingCopies(), Loading():
+        with EndingCopies(), RefusingExit(), Loading():
             call()
     # Catch everything, because a module may call sys.exit.
     except BaseException as error:

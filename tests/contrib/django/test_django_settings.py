@@ -516,12 +516,16 @@ def test_settings_that_raise_are_named_with_their_line_and_print_to_stderr(site:
     )
 
 
-def test_settings_that_call_sys_exit_do_not_end_a_tick_as_if_all_were_well(site: Path) -> None:
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [("raise SystemExit(0)", "0"), ("__import__('os')._exit(0)", "os._exit(0) was called")],
+)
+def test_settings_that_end_the_process_do_not_end_a_tick_as_if_all_were_well(site: Path, ends: str, told: str) -> None:
     (site / "cronjobs.yaml").write_text(f"{ENV_LINES[0]}\ndatabase: django\n")
     lines = (site / "site_settings.py").read_text().count("\n") + 1
     with (site / "site_settings.py").open("a") as settings:
-        settings.write("raise SystemExit(0)\n")
-    real = f"Django's settings (site_settings) cannot be used: SystemExit: 0 ({site}/site_settings.py:{lines})"
+        settings.write(f"{ends}\n")
+    real = f"Django's settings (site_settings) cannot be used: SystemExit: {told} ({site}/site_settings.py:{lines})"
     assert real in python(site, "-m", "cronjobs", "run-due", code=3)
 
 

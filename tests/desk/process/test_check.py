@@ -182,7 +182,12 @@ def test_a_module_that_cannot_be_imported_shows_where(project: Project) -> None:
     assert project.run("check", "--no-import").out == "ok: 0 job types, 1 schedule; handlers were not imported\n"
 
 
-@pytest.mark.parametrize("module", ["raise SystemExit(0)", "1 +", "import nowhere", "raise BaseException('x')"])
+ENDS_THE_PROCESS = "import os\nos._exit(0)"
+
+
+@pytest.mark.parametrize(
+    "module", ["raise SystemExit(0)", "1 +", "import nowhere", "raise BaseException('x')", ENDS_THE_PROCESS]
+)
 def test_no_module_ends_the_check(project: Project, module: str) -> None:
     project.write("", module)
     done = project.run("check")
@@ -497,6 +502,22 @@ def test_live_one_module_that_cannot_be_imported_is_one_finding(live: Project) -
     live.write("schedules: {a: {every: 1m, job: t.a}}", "")
     live.run("run-due")
     assert 'no host that ticks has a handler or command "t.a"' in live.call("check", "--live").out
+
+
+def test_live_a_module_that_ends_the_process_ends_no_command_without_a_word(live: Project) -> None:
+    assert live.run("run-due").code == 0
+    live.execute(insert(jobs).values(job_type="t.ok", status="dead", finished_at=datetime.now(UTC)))
+    live.write("", ENDS_THE_PROCESS)
+    done = live.run("check", "--live")
+    assert (done.code, done.err) == (1, "2 findings\n")
+    assert "handlers cannot be imported: SystemExit: os._exit(0) was called" in done.out
+    assert "os._exit(0) was called" in live.run("doctor").out
+    assert "1 dead" in live.run("status").out
+    assert "Job 1 died" in live.run("explain", "1").out
+    live.execute(insert(jobs).values(job_type="t.other"))
+    ticked = live.run("run-due")
+    assert ticked.code == 3
+    assert "os._exit(0) was called" in ticked.err
 
 
 def test_live_without_a_database_or_tables(project: Project, empty_url: str) -> None:
