@@ -90,6 +90,7 @@ MADE_FOR_LATER = (
 INCIDENTS = "tests/contrib/test_incidents.py::test_an_incident_is_reported_until_it_is_over"
 NOT_RUN = "tests/desk/database/test_not_run.py"
 GIVEN_UP = "tests/desk/database/test_given_up.py"
+ALARM = "tests/engine/process/test_alarm.py"
 TESTING_TICK = "tests/engine/database/test_testing_tick.py"
 TRANSACTIONS = "tests/engine/database/test_transaction_rules.py"
 LOST_ANSWERS = f"{CRASHES}::test_a_lost_answer_to_any_commit_is_settled_by_reading"
@@ -569,6 +570,20 @@ MUTANTS = (
         "with EndingCopies(), RefusingExit(), Loading():",
         "with EndingCopies(), Loading():",
         ("tests/desk/process/test_check.py::test_live_a_module_that_ends_the_process_ends_no_command_without_a_word",),
+    ),
+    Mutant(
+        "cron's mail: a death is silent although all earlier deaths of its cause are dealt with",
+        "cronjobs/engine/run_due/cron_mail.py",
+        "if jobs.isdisjoint(dead):",
+        "if jobs is dead:",
+        (f"{ALARM}::test_a_cause_is_new_again_once_a_person_has_dealt_with_all_its_deaths",),
+    ),
+    Mutant(
+        "cron's mail: each death is printed although earlier ones of its cause are open",
+        "cronjobs/engine/store/unreported_deaths.py",
+        "return set(run(connection, query, ids=[*ids]).scalars())",
+        "return set()",
+        (f"{ALARM}::test_a_cause_is_new_again_once_a_person_has_dealt_with_all_its_deaths",),
     ),
     Mutant(
         "writes taken behind the limit of a transaction",

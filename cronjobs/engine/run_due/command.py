@@ -8,7 +8,9 @@ from __future__ import annotations
 import atexit
 import math
 import os
+from collections.abc import Collection
 from datetime import timedelta
+from functools import partial
 from typing import Final, NoReturn
 
 from cronjobs.clock import SYSTEM
@@ -17,16 +19,18 @@ from cronjobs.engine.command.database import ready_database
 from cronjobs.engine.command.printing import echo_json, is_terminal
 from cronjobs.engine.config.import_path import enter_folder
 from cronjobs.engine.config.load import DISABLED
+from cronjobs.engine.database.connection import Database
 from cronjobs.engine.execution.output import divert_logging, divert_streams
 from cronjobs.engine.host.forks import keep_streams_from_copies
 from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.run_due.cron_mail import CronMail, as_object, summary
 from cronjobs.engine.run_due.options import SHOWS_PROGRESS, TickOptions
 from cronjobs.engine.run_due.settings import fires_schedules, readable_settings, run_by_cron, tick_settings
+from cronjobs.engine.store.unreported_deaths import still_dead
 from cronjobs.engine.tick import deadline, extras
 from cronjobs.engine.tick.tick import Tick
 from cronjobs.engine.tick.unreported import Unreported
-from cronjobs.errors import ConfigError, CronjobsError
+from cronjobs.errors import ConfigError, CronjobsError, DatabaseError
 from cronjobs.installed import needed
 
 PROGRESS_EVERY_S: Final = 5.0
@@ -39,6 +43,14 @@ def _progress_every_s() -> float:
         return max(0.1, float(os.environ.get(SHOWS_PROGRESS, PROGRESS_EVERY_S)))
     except ValueError:
         return PROGRESS_EVERY_S
+
+
+def _still_dead(database: Database, ids: Collection[int]) -> Collection[int] | None:
+    try:
+        with database.read() as connection:
+            return still_dead(connection, ids)
+    except DatabaseError:
+        return None
 
 
 def run_tick(given: TickOptions) -> NoReturn:
@@ -119,7 +131,12 @@ def run_tick(given: TickOptions) -> NoReturn:
         mail.trouble(reporter.log.fault)
     if not talk:
         mail.print_causes(reporter)
-    mail.send(knows_code=tick.knows_the_code, left_row=tick.row.written, unrecorded=tick.unrecorded)
+    mail.send(
+        knows_code=tick.knows_the_code,
+        left_row=tick.row.written,
+        unrecorded=tick.unrecorded,
+        still_dead=partial(_still_dead, database),
+    )
     unreported.end()
     if reporter.log.fault is not None:
         # Make the next tick check the log again, so that its row says whether the fault has ended.

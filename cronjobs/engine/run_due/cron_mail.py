@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -53,6 +53,7 @@ OF_CODE: Final = ("config.fault", UNKNOWN_TYPE)
 CAUSES_NAMED: Final = 10
 # During the tick, decide for at most this many causes whether to mail them. Most may have been mailed before.
 DECIDED_AT_ONCE: Final = 10 * CAUSES_NAMED
+StillDead = Callable[[Collection[int]], Collection[int] | None]
 IDS_NAMED: Final = 5  # a line names at most this many jobs that died of the same cause
 TYPES_NAMED: Final = 10  # a line names at most this many job types that no host knows
 
@@ -155,16 +156,19 @@ class Reporter:
 class _Deaths:
     """The deaths of jobs in this tick that share one cause. ``first`` is the id of the job that died first.
 
-    ``ids`` are the ids of the next few jobs. ``is_news`` says whether to mail these deaths. It is None until that is
-    decided. ``is_named`` says whether a line about the first death was printed.
+    ``event`` is its death. ``ids`` are the ids of the next few jobs. ``is_news`` says whether to mail these deaths. It
+    is None until that is decided. ``is_named`` says whether a line about the first death was printed.
     """
 
-    job_type: str
-    first: int
+    event: events.Event
     number: int = 0
     ids: list[int] = field(default_factory=list)
     is_news: bool | None = None
     is_named: bool = False
+
+    @property
+    def first(self) -> int:
+        return int(self.event.facts["job_id"])
 
     @property
     def others(self) -> str:
@@ -268,39 +272,61 @@ class CronMail:
         If the tick is killed later, cron still mails what it has printed. At the end of the tick, one line counts the
         other deaths of the cause.
         """
-        cause, job_id = events.death_cause(event), event.facts["job_id"]
-        died = self._deaths.setdefault(cause, _Deaths(event.facts["job_type"], job_id))
+        cause = events.death_cause(event)
+        died = self._deaths.setdefault(cause, _Deaths(event))
         died.number += 1
         if 1 < died.number <= IDS_NAMED + 1:
-            died.ids.append(job_id)
+            died.ids.append(event.facts["job_id"])
         # Each decision costs a file access, so decide about further causes only at the end of the tick.
         if died.number == 1 and len(self._deaths) <= DECIDED_AT_ONCE and self._named < CAUSES_NAMED:
-            self._decide(cause, died, partial(self._name, event, died))
+            self._decide(cause, died, partial(self._name, died))
 
-    def _name(self, event: events.Event, died: _Deaths, untold: int) -> None:
+    def _name(self, died: _Deaths, untold: int) -> None:
         """Print a line about the first death of a cause. *untold* earlier deaths of this cause were not mailed."""
         died.is_named = True
         self._named += 1
-        self._stderr.say(visible(f"cronjobs: a job is dead: {events.death_line(event, self.config)}"))
+        self._stderr.say(visible(f"cronjobs: a job is dead: {events.death_line(died.event, self.config)}"))
         if untold:
             self._stderr.say(f"  and {untold} more with the same cause since the last report")
 
     def _decide(self, cause: str, died: _Deaths, say: Callable[[int], None] | None = None) -> None:
         """Decide whether to mail the deaths of *cause*, and set ``is_news``. *say* is called if they are mailed."""
         if self.throttle:
-            died.is_news = self._alarm.worth_mailing(cause, SYSTEM.now(), ended_by=died.job_type, say=say)
+            died.is_news = self._alarm.worth_mailing(
+                cause, SYSTEM.now(), ended_by=died.event.facts["job_type"], say=say
+            )
             return
         died.is_news = True
         if say is not None:
             say(0)
 
-    def _count_deaths(self) -> None:
+    def _tell_anew(self, still_dead: StillDead) -> None:
+        """Report a known cause as new if all its earlier deaths have been retried or dismissed since.
+
+        That also holds if the database was made anew: the earlier deaths are not in it.
+        """
+        earlier = {
+            cause: {*known} - {died.first, *died.ids}
+            for cause, died in self._deaths.items()
+            if died.is_news is False and (known := self._alarm.jobs(cause)) is not None
+        }
+        if not earlier or (dead := still_dead(set().union(*earlier.values()))) is None:
+            return
+        for cause, jobs in earlier.items():
+            if jobs.isdisjoint(dead):
+                died = self._deaths[cause]
+                self._alarm.forget(cause)
+                self._decide(cause, died, partial(self._name, died) if self._named < CAUSES_NAMED else None)
+
+    def _count_deaths(self, still_dead: StillDead | None) -> None:
         """Print how many deaths each named cause has. If other causes have deaths to mail, also print the total."""
         for cause, died in self._deaths.items():
             if died.is_news is None:
                 self._decide(cause, died)
-            if self.throttle:
-                self._alarm.count(cause, died.number - 1, reported=bool(died.is_news))
+        if still_dead is not None:
+            self._tell_anew(still_dead)
+        for cause, died in self._deaths.items() if self.throttle else ():
+            self._alarm.count(cause, died.number - 1, [died.first, *died.ids], reported=bool(died.is_news))
         news = [died for died in self._deaths.values() if died.is_news]
         lines = [died.others for died in news if died.is_named and died.number > 1]
         number, counted = sum(died.number for died in news), sum(died.number for died in news if died.is_named)
@@ -345,14 +371,20 @@ class CronMail:
         return self._alarm.unrecorded() if self.throttle else []
 
     def send(
-        self, *, knows_code: bool = False, left_row: bool = False, unrecorded: Sequence[dict[str, str]] = ()
+        self,
+        *,
+        knows_code: bool = False,
+        left_row: bool = False,
+        unrecorded: Sequence[dict[str, str]] = (),
+        still_dead: StillDead | None = None,
     ) -> None:
         """Mail what should be mailed.
 
         *knows_code* is True if the tick has loaded the handlers, so that it knows which faults have ended. *left_row*
         is True if the tick has a row in the database. A tick that has no row because of a database problem counts as
         not started. If the tick could not complete its row, *unrecorded* are the times in which it could not use the
-        database; the next tick records them.
+        database; the next tick records them. *still_dead* returns which of the given jobs nobody has retried or
+        dismissed, or None if the database does not answer.
         """
         now = SYSTEM.now()
         lines, ends = take_messages(self.config)
@@ -361,7 +393,7 @@ class CronMail:
                 self._report_death(end)
             else:
                 self._well.add(end.facts["job_type"])
-        self._count_deaths()
+        self._count_deaths(still_dead)
         self.said = bool(lines or self._causes or self._named)
         for line in lines:
             complain(f"cronjobs: {line}")

@@ -1,17 +1,18 @@
-"""Read the deaths that a killed process may have recorded without reporting them."""
+"""Read deaths for cron's mail: those that a killed process may not have reported, and those that are still open."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
+from cronjobs.engine.database.tables import UNSETTLED_DEAD_SQL
 from cronjobs.engine.probe.sql_text import JOB_RUNS, JOBS, TICKS, before_now
 from cronjobs.engine.rules.misfits import MISFIT
 from cronjobs.engine.store.shown_columns import columns_shown
-from cronjobs.engine.store.sql import run
+from cronjobs.engine.store.sql import AMONG_IDS, run
 
 # At most this many deaths of one process are reported. "status" shows all of them.
 MOST: Final = 1000
@@ -44,3 +45,9 @@ def deaths_of(connection: Connection, runner: str) -> Sequence[Row[Any]]:
         misfit=MISFIT,
         most=MOST,
     ).all()
+
+
+def still_dead(connection: Connection, ids: Collection[int]) -> set[int]:
+    """Return which of these jobs are dead and have been neither retried nor dismissed."""
+    query = f"SELECT id FROM {JOBS} WHERE id {AMONG_IDS} AND {UNSETTLED_DEAD_SQL}"
+    return set(run(connection, query, ids=[*ids]).scalars())

@@ -20,6 +20,7 @@ from cronjobs.model import rough
 from cronjobs.text import one_line
 
 CAUSES_KEPT: Final = 500
+JOBS_KEPT: Final = 20  # for each cause of deaths
 MOST_UNRECORDED: Final = 5  # record at most this many outages of a database, which may be away for weeks
 LONGEST_MESSAGE: Final = 4000  # in characters; for the next tick
 LONGEST_FACT: Final = 1000  # in characters
@@ -141,13 +142,21 @@ class Alarm:
         self._store(known)
         return worth
 
-    def count(self, cause: str, more: int, *, reported: bool) -> None:
-        """Add *more* to the count of *cause*, which ``worth_mailing`` has just judged."""
-        known = self._load() if more else {}
+    def jobs(self, cause: str) -> list[int] | None:
+        """Return the newest jobs that ``count`` has remembered for *cause*, or None if there are none."""
+        jobs = self._load().get(cause, {}).get("jobs")
+        return jobs if isinstance(jobs, list) and all(isinstance(job, int) for job in jobs) else None
+
+    def count(self, cause: str, more: int, jobs: Sequence[int], *, reported: bool) -> None:
+        """Add *more* to the count of *cause*, which ``worth_mailing`` has just judged. Remember *jobs*, which died of
+        it.
+        """
+        known = self._load()
         if (entry := known.get(cause)) is not None:
             entry["seen"] += more
             if not reported:
                 entry["quiet"] = entry.get("quiet", 0) + more
+            entry["jobs"] = [*(self.jobs(cause) or ()), *jobs][-JOBS_KEPT:]
             self._store(known)
 
     def report_counted(self, now: datetime, say: Callable[[str], object]) -> None:

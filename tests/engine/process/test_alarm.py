@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError
 from support.commands import until
-from support.ticking import Project, events
+from support.ticking import Project, cli, events
 
 from cronjobs.clock import SYSTEM
 from cronjobs.engine.config.settings import Settings
@@ -371,6 +371,39 @@ def test_a_tick_that_finds_a_killed_tick_reports_its_deaths_once(project: Projec
     assert not [*(project.folder / "cronjobs").glob("unreported-*")]
     assert [*project.folder.rglob("alarm-*")], "the state folder is here"
     assert not [*project.folder.rglob("unreported-*")]
+
+
+DIES = """
+@job("t.dies", retry=RetryPolicy(max_attempts=1))
+def dies(ctx): raise ValueError("no such invoice")
+"""
+
+
+def test_a_cause_is_new_again_once_a_person_has_dealt_with_all_its_deaths(project: Project) -> None:
+    project.configure(handlers=DIES)
+
+    def named() -> list[str]:
+        """The jobs whose death the next tick prints."""
+        lines = project.tick().stderr.splitlines()
+        assert all(line.startswith("cronjobs: a job is dead: ") for line in lines), lines
+        return [line.split()[6] for line in lines]
+
+    def dies() -> list[str]:
+        project.add("t.dies")
+        return named()
+
+    assert [dies(), dies()] == [["1"], []]
+    cli(project, "jobs", "dismiss", "1", "--yes")
+    assert dies() == [], "nobody has dealt with job 2"
+    cli(project, "jobs", "dismiss", "3", "--yes")
+    cli(project, "jobs", "retry", "2", "--yes")
+    assert named() == ["2"], "it died again, and nobody had another of its kind to deal with"
+    assert dies() == []
+    cli(project, "jobs", "dismiss", "--status", "dead", "--yes")
+    assert dies() == ["5"]
+    project.sql("DELETE FROM cronjobs_job_runs")
+    project.sql("DELETE FROM cronjobs_jobs")  # as in a database that was made anew under the same URL
+    assert [len(dies()), dies()] == [1, []]
 
 
 # --- who else may write there -----------------------------------------------------------------------------------------
