@@ -596,10 +596,11 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
         earliest, latest = job.misfit_since + LEAST, times.clock(job.misfit_since + MOST)
         at = "its next try" if earliest <= job.run_at else f"its first try after {times.clock(earliest)}"
         ends = [
+            f'After a deploy of such code, "cronjobs jobs retry {job.id}" starts the job with the next tick.',
             (
                 f"The job dies at {at} if every version of the code that runs ticks has refused the payload by "
                 f"then. Otherwise the job dies after {latest}."
-            )
+            ),
         ]
     types = job.type_facts
     if types is not None and types.here is False and types.last is None and types.file_fault is None:

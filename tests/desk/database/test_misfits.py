@@ -293,8 +293,9 @@ def test_status_and_explain_say_what_does_not_fit_and_how_long_it_waits(fleet: F
     assert abs((found.since or START) - START) < MOMENT
     assert life is not None
     said = explain_job(life).sentences
-    assert what in said[-3]
-    assert said[-2].startswith(f"Job {first} waits for code that accepts its payload, due at 08:05:")
+    assert what in said[-4]
+    assert said[-3].startswith(f"Job {first} waits for code that accepts its payload, due at 08:05:")
+    assert said[-2].startswith(f'After a deploy of such code, "cronjobs jobs retry {first}" starts the job')
     assert said[-1].startswith("The job dies at its first try after 08:15:")
     assert "has refused the payload by then. Otherwise the job dies after 2026-11-25 08:" in said[-1]
 
