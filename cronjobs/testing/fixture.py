@@ -12,16 +12,16 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.pool import StaticPool
 
-from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.enqueue import Target
 from cronjobs.errors import UsageError
 from cronjobs.testing import assertions
 from cronjobs.testing.assertions import Found
 from cronjobs.testing.clocks import TravelClock
+from cronjobs.testing.configured import settings_of
 from cronjobs.testing.creating import create_tables
 from cronjobs.testing.draining import Drained, drain
-from cronjobs.testing.ticking import Ticked, tick
+from cronjobs.testing.ticking import Ticked, ready_database, tick
 
 
 class Jobs:
@@ -53,7 +53,8 @@ class Jobs:
         """
         if self._connection is None:
             raise UsageError(
-                "this fixture has a database but no connection: enqueue as your app does, then call tick()"
+                "this fixture has a database but no connection: enqueue in its database_url as your app does, then "
+                "call tick()"
             )
         return self._connection
 
@@ -95,10 +96,12 @@ class Jobs:
         if self._connection is not None:
             yield self._connection
             return
-        assert self.database_url is not None
-        address = parse_url(self.database_url, self._schema)
-        with closing(Database(address, connections=1)) as database, database.read() as connection:
+        with closing(self._ready_database()) as database, database.read() as connection:
             yield connection
+
+    def _ready_database(self) -> Database:
+        """Open the database of ``tick``, and create its tables if they are missing. The caller closes it."""
+        return ready_database(settings_of(self._config, self._imports, self.database_url), self.clock)
 
 
 def cronjobs_fixture(
@@ -123,14 +126,16 @@ def cronjobs_fixture(
     options: dict[str, Any] = {"config": config, "imports": imports, "schema": schema}
     url_fixture = _fixture_of_url(database_url)
 
-    def jobs(**fixtures: Any) -> Iterator[Jobs]:
+    def fixture(**fixtures: Any) -> Iterator[Jobs]:
         url = database_url if url_fixture is None else _url(fixtures[url_fixture])
         if connection is not None:
             target = fixtures[connection]
             create_tables(target, schema=schema)
             yield Jobs(target, url, **options)
         elif url is not None:
-            yield Jobs(None, url, **options)
+            jobs = Jobs(None, url, **options)
+            jobs._ready_database().close()  # so that the test can enqueue before its first tick
+            yield jobs
         else:
             clock = TravelClock()
             with _in_memory(clock) as own:
@@ -142,8 +147,8 @@ def cronjobs_fixture(
     # the project's database.
     needed = dict.fromkeys(name for name in (connection, url_fixture) if name is not None)
     parameters = [Parameter(name, Parameter.KEYWORD_ONLY) for name in needed]
-    jobs.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    return pytest.fixture(jobs)
+    fixture.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return pytest.fixture(fixture)
 
 
 def _fixture_of_url(database_url: str | None) -> str | None:

@@ -12,10 +12,13 @@ from typing import Any
 from sqlalchemy import Engine
 
 from cronjobs.clock import SYSTEM, Clock
+from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
+from cronjobs.engine.database.tables import meta
 from cronjobs.engine.execution.strays import keep_orphans
 from cronjobs.engine.host.identity import Identity
+from cronjobs.engine.store.meta import has_table
 from cronjobs.engine.tick.tick import Tick
 from cronjobs.engine.tick.watchdog import Unarmed
 from cronjobs.errors import DatabaseError
@@ -64,7 +67,7 @@ def tick(
         database_url = database_url.url.render_as_string(hide_password=False)
     settings = settings_of(config, imports, database_url)
     handlers_of(settings)
-    database = Database(parse_url(settings.database, settings.schema), clock=clock)
+    database = ready_database(settings, clock)
     began, events = clock.monotonic(), list[Event]()
     here = _TickInProcess(
         settings=settings,
@@ -77,8 +80,6 @@ def tick(
         emit=events.append,
     )
     try:
-        with database.write() as connection:
-            create_tables(connection, schema=database.address.schema)
         result = here.run()
     finally:
         if here.loop is not None:
@@ -91,6 +92,21 @@ def tick(
         raise DatabaseError(result.trouble)
     waiting = {event.facts["job_type"]: event.facts["waiting"] for event in events if event.name == "jobs.unresolved"}
     return Ticked(ran_by(events), result.occurrences, waiting, result.ended)
+
+
+def ready_database(settings: Settings, clock: Clock) -> Database:
+    """Open the database of *settings*, and create its tables if they are missing. The caller closes it."""
+    database = Database(parse_url(settings.database, settings.schema), clock=clock)
+    try:
+        with database.read() as connection:
+            is_ready = has_table(connection, meta.name)
+        if not is_ready:
+            with database.write() as connection:
+                create_tables(connection, schema=database.address.schema)
+    except BaseException:
+        database.close()
+        raise
+    return database
 
 
 class _TickInProcess(Tick):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, NullPool, create_engine
@@ -63,7 +64,6 @@ def test_on_the_tests_own_connection(on_my_connection: Jobs, my_connection: Conn
 def test_on_a_database_it_ticks(name: str, request: pytest.FixtureRequest) -> None:
     jobs: Jobs = request.getfixturevalue(name)
     then = datetime(2030, 1, 1, tzinfo=UTC)
-    jobs.tick()
     assert jobs.database_url is not None
     with opened(jobs.database_url) as database, database.write() as connection:
         enqueue(connection, "billing.charge", {"invoice_id": 5}, run_at=then)
@@ -75,7 +75,33 @@ def test_on_a_database_it_ticks(name: str, request: pytest.FixtureRequest) -> No
         jobs.drain()
 
 
-@pytest.mark.usefixtures("on_my_connection", "on_my_database", "on_a_file")
+in_a_schema = cronjobs_fixture(database_url="empty_postgres", config="cronjobs.yaml")
+
+
+@pytest.fixture
+def empty_postgres(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "cronjobs.yaml").write_text(
+        "database: postgresql:///nowhere\nschema: work\nimports: [support.billing]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return postgres_url
+
+
+def test_its_assertions_read_the_schema_of_the_file(in_a_schema: Jobs) -> None:
+    assert in_a_schema.database_url is not None
+    with opened(in_a_schema.database_url, "work") as database, database.write() as connection:
+        enqueue(connection, "billing.charge", {"invoice_id": 5})
+    in_a_schema.assert_enqueued("billing.charge", count=1)
+    assert len(in_a_schema.tick().succeeded) == 1
+    in_a_schema.assert_enqueued("billing.charge", status="succeeded")
+
+
+@pytest.mark.usefixtures("on_my_connection", "on_my_database")
 def test_the_fixtures_it_takes_are_known_before_the_test_runs(request: pytest.FixtureRequest) -> None:
     """pytest-django creates a test database only for tests that have ``db`` among these names."""
-    assert {"my_connection", "empty_url", "postgres_migrated", "tmp_path"} <= {*request.node.fixturenames}
+    assert {"my_connection", "empty_url", "postgres_migrated"} <= {*request.node.fixturenames}
+
+
+@pytest.mark.usefixtures("on_a_file")
+def test_a_file_of_its_own_is_in_the_tests_folder(request: pytest.FixtureRequest) -> None:
+    assert "tmp_path" in request.node.fixturenames
