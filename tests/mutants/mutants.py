@@ -1509,8 +1509,15 @@ MUTANTS = (
     Mutant(
         "the unknown effect of a dismissed job is reported again once the job is pruned",
         "cronjobs/engine/store/pruning.py",
-        "        mark_of_dead(connection, dead)\n",
-        "        pass\n",
+        '(settled, "stopped")',
+        '(settled, "begun")',
+        (f"{EXPLAIN_CAUSES}::test_an_unknown_effect_outlives_its_job_until_somebody_deals_with_it",),
+    ),
+    Mutant(
+        "the unknown effect of a dead job is reported nowhere once the job is pruned",
+        "cronjobs/engine/store/pruning.py",
+        '({row.id for row in unsettled}, "begun")',
+        '({row.id for row in unsettled}, "stopped")',
         (f"{EXPLAIN_CAUSES}::test_an_unknown_effect_outlives_its_job_until_somebody_deals_with_it",),
     ),
     Mutant(

@@ -274,13 +274,16 @@ def left_unknown(connection: Connection, most: int, effects: int) -> Sequence[Ro
     ).all()
 
 
-def mark_of_dead(connection: Connection, job_ids: Collection[int]) -> None:
-    """Set the unknown effects of these dead jobs to "stopped", before their rows go.
+def mark_of_pruned(connection: Connection, job_ids: Collection[int], state: str) -> None:
+    """Set the unknown effects of these dead jobs to *state*, before the jobs' rows go.
 
-    Otherwise the effects of a dismissed job would be reported again once the job is pruned.
+    ``left_unknown`` reports the effects in state "begun". A person has dealt with those of a dismissed job, so they get
+    the state "stopped".
     """
-    statement = f"UPDATE {EFFECTS} AS e SET state = 'stopped' WHERE e.job_id {AMONG_IDS} AND e.state = 'begun'"
-    run(connection, statement, ids=sorted(job_ids))
+    statement = (
+        f"UPDATE {EFFECTS} AS e SET state = :state WHERE e.job_id {AMONG_IDS} AND e.state IN ('begun', 'stopped')"
+    )
+    run(connection, statement, ids=sorted(job_ids), state=state)
 
 
 def doubtful_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:

@@ -26,7 +26,7 @@ from cronjobs.engine.probe.sql_text import (
     TICKS,
     either,
 )
-from cronjobs.engine.store.effects import mark_of_dead
+from cronjobs.engine.store.effects import mark_of_pruned
 from cronjobs.engine.store.given_up import PRUNED, give_up
 from cronjobs.engine.store.sql import AMONG_IDS, AMONG_KEYS, IS_STRIPPED, JSON_TYPE, database_now, run
 
@@ -125,20 +125,23 @@ def delete_jobs(connection: Connection, ids: Collection[int], status: str, befor
 
 
 def _note_deaths(connection: Connection, gone: Sequence[Row[Any]]) -> None:
-    """Write an audit entry about the dead jobs among *gone* that nobody dismissed.
+    """Write an audit entry about the dead jobs among *gone* that nobody dismissed. Their unknown effects stay reported.
 
-    Deleting the jobs also removes the finding about them, and the reports about their unknown effects.
+    Deleting the jobs removes the finding about them.
     """
     found: dict[str, dict[str, Any]] = {}
-    if dead := [row.id for row in gone if row.status == "dead"]:
-        mark_of_dead(connection, dead)
-    for row in gone:
-        # The same condition as UNSETTLED_DEAD_SQL, which RETURNING cannot contain: there SQLite 3.40 answers 0 to
-        # "dismissed_at IS NULL" even if the value is NULL.
-        if row.status == "dead" and (row.dismissed_at is None or row.dismissed_at < row.finished_at):
-            its = found.setdefault(row.job_type, {"count": 0, "jobs": []})
-            its["count"] += 1
-            its["jobs"] += [row.id] if its["count"] <= DEATHS_NAMED else []
+    dead = [row for row in gone if row.status == "dead"]
+    # The same condition as UNSETTLED_DEAD_SQL, which RETURNING cannot contain: there SQLite 3.40 answers 0 to
+    # "dismissed_at IS NULL" even if the value is NULL.
+    unsettled = [row for row in dead if row.dismissed_at is None or row.dismissed_at < row.finished_at]
+    settled = {row.id for row in dead} - {row.id for row in unsettled}
+    for ids, state in ((settled, "stopped"), ({row.id for row in unsettled}, "begun")):
+        if ids:
+            mark_of_pruned(connection, ids, state)
+    for row in unsettled:
+        its = found.setdefault(row.job_type, {"count": 0, "jobs": []})
+        its["count"] += 1
+        its["jobs"] += [row.id] if its["count"] <= DEATHS_NAMED else []
     if found:
         give_up(connection, PRUNED, found, database_now(connection))
 

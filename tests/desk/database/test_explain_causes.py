@@ -525,10 +525,14 @@ def test_thousands_of_later_cancels_and_effects_hide_no_job_that_was_cancelled_i
 
 
 @pytest.mark.parametrize("pruned", [False, True], ids=["kept", "pruned"])
-@pytest.mark.parametrize("over", ["succeeded", "cancelled", "dead", "dismissed"])
+@pytest.mark.parametrize("over", ["succeeded", "cancelled", "dead", "stopped by it", "dismissed"])
 def test_an_unknown_effect_outlives_its_job_until_somebody_deals_with_it(world: World, over: str, pruned: bool) -> None:
     fails_in_an_effect(world)
     now = world.clock.now()
+    if over == "stopped by it":
+        over = "dead"
+        with world.database.write() as connection:
+            connection.execute(update(tables.effects).values(state="stopped"))
     ended = {"status": "dead" if over == "dismissed" else over, "finished_at": now}
     ended |= {"dismissed_at": now} if over == "dismissed" else {}
     with world.database.write() as connection:
@@ -546,9 +550,12 @@ def test_an_unknown_effect_outlives_its_job_until_somebody_deals_with_it(world: 
         with world.database.read() as connection:
             assert connection.execute(select(tables.jobs.c.id)).first() is None
     found = [each for each in world.cronjobs("status", "--json").json["findings"] if each["kind"] == "effect"]
-    if over in ("dead", "dismissed"):
-        assert found == []  # the findings "dead" and "pruned" report the death, and a dismissal ends the reports
+    if over == "dismissed" or (over == "dead" and not pruned):
+        assert found == []  # the finding "dead" names the effect, and a dismissal ends the reports
         return
+    if over == "dead":
+        assert world.cronjobs("ack", "pruned").code == 0
+        assert "all well" not in world.cronjobs("status").out
     why = "the job was cancelled" if over == "cancelled" else "the job succeeded"
     why = "retention removed the job" if pruned else why
     assert found[0]["text"].startswith(f"nobody knows whether the effect pay:7 of job 1 happened, and {why}")
