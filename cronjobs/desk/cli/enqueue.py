@@ -19,9 +19,11 @@ from cronjobs.desk.cli.project_database import operator, our_database
 from cronjobs.desk.insight.formatting import in_full, status_word
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import complain, echo, echo_json
+from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.checking import new_job
 from cronjobs.engine.jobs.enqueue import put_job
 from cronjobs.engine.jobs.insertion import Inserted, OnConflict, RoomWait, wait_for_room
+from cronjobs.engine.store.operating import states
 from cronjobs.engine.store.queues import count_full, paused_scope
 from cronjobs.errors import DatabaseError, QueueFull, UsageError
 from cronjobs.model import duration_text
@@ -134,6 +136,7 @@ def enqueue(
             with suppress(DatabaseError), database.write() as connection:
                 count_full(connection, full.queue, "refused", full.wanted)
             raise
+        is_stripped = put.id is not None and not put.new and _is_stripped(database, put.id)
     if as_json:
         echo_json({"id": put.id, "new": put.new, "status": put.status})
     elif put.id is None:
@@ -144,15 +147,21 @@ def enqueue(
         echo(f"job {put.id} existed already ({put.had_key}, {status_word(put.status or '')})")
     if put.id is not None and put.had_key is not None and put.had_key != job_type:
         complain(str(events.key_of_another_type(job_type, put.had_key, put.replaced, put.id, 1).facts["error"]))
-    elif not put.new and put.status in ("dead", "cancelled"):
-        complain(
-            f'job {put.id} has used the key, so no new job was enqueued; to run that job again: "cronjobs jobs retry '
-            f'{put.id}"'
-        )
+    elif put.id is not None and not put.new and put.status in ("dead", "cancelled"):
+        how = f'to run that job again: "cronjobs jobs retry {put.id}"'
+        if is_stripped:
+            how = "that job cannot run again, because retention has removed its payload: use another key"
+        complain(f"job {put.id} has used the key, so no new job was enqueued; {how}")
     say_paused(paused if put.new or put.replaced else None)
     if put.id is not None and (put.new or put.replaced) and not no_import:
         warn_if_unfit(settings, job_type, arguments, f"Job {put.id} waits", f"cronjobs jobs cancel {put.id}")
     leaving.leave(0, stuck=False)
+
+
+def _is_stripped(database: Database, job_id: int) -> bool:
+    with database.read() as connection:
+        job = states(connection, [job_id]).get(job_id)
+    return job is not None and job.stripped
 
 
 def _due(run_at: datetime | None, later: timedelta | None, timezone: str) -> str:

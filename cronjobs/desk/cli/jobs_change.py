@@ -216,7 +216,7 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
             how = _signal_to(job.locked_by) if verb is CANCEL else ""
             refused[job_id] = f"is a run of cronjobs exec: only {EXEC_WORDS[verb.name]}{how}"
         elif verb is RETRY and job.stripped:
-            refused[job_id] = f"is {status_word(job.status)}, and only its key is kept: its payload is gone"
+            refused[job_id] = f"is {status_word(job.status)}, and retention has kept only its key, not its payload"
         elif verb is RETRY and job.too_long is not None:
             refused[job_id] = (
                 f"is {status_word(job.status)}, and its {job.too_long}: enqueue a new job with a shorter value"

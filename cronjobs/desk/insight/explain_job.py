@@ -482,10 +482,11 @@ def _state(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
 
 
 def _left_unknown(job: JobFacts) -> list[str]:
-    """Return what to do about an effect that the job has left unknown although it succeeded."""
+    """Return what to do about an effect that the job has left unknown, and that no later attempt will enter."""
     if job.unsettled is None:
         return []
-    unknown = f"Nobody knows whether its effect {one_line(job.unsettled, 600)} happened, although the job succeeded."
+    although = ", although the job succeeded" if job.status == "succeeded" else ""
+    unknown = f"Nobody knows whether its effect {one_line(job.unsettled, 600)} happened{although}."
     return [unknown, f'Find out, and record the answer: "{settling(job.unsettled)}" (or not-done).']
 
 
@@ -499,6 +500,13 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
     if job.job_type.startswith(EXEC_PREFIX):
         return [f"{said}; cron runs its crontab line again when the line is due{f'; {dismiss}' if report else ''}."]
     again = triggered(job.triggered, times)
+    if job.stripped:
+        return [
+            f"{said}. It cannot run again, because retention has removed its payload and kept only its key.",
+            *([again.said] if again else []),
+            *_left_unknown(job),
+            *([f"{dismiss}."] if report else []),
+        ]
     if job.unsettled is not None:
         effect = f"effect {one_line(job.unsettled, 600)} happened"
         # If an effect stopped the job, the job has to wait for a person. Any other job may repeat its effect.

@@ -211,6 +211,7 @@ def job_facts(
             **{name: row._mapping[name] for name in _SAME},
             attempt=row.attempts,
             dismissed=bool(row.dismissed),
+            stripped=bool(row.stripped),
             reported=reported_of(row.progress) if row.status == "running" else None,
             most=row.max_attempts or (job_type.retry.max_attempts if job_type else None),
             host=_host(row.locked_by) if row.locked_by else None,

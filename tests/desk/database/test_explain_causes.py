@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 from support.explained import MINUTE, MINUTELY, World, a_night, an_outage, brake, fail, no_room, utc
 from support.explained import clock as clock
 from support.explained import cronjobs as cronjobs
@@ -561,6 +561,32 @@ def test_an_unknown_effect_outlives_its_job_until_somebody_deals_with_it(world: 
     assert found[0]["text"].startswith(f"nobody knows whether the effect pay:7 of job 1 happened, and {why}")
     assert world.cronjobs("effects", "settle", "pay:7", "done").code == 0
     assert "effect" not in [each["kind"] for each in world.cronjobs("status", "--json").json["findings"]]
+
+
+@pytest.mark.parametrize("status", ["dead", "cancelled"])
+@pytest.mark.parametrize("effect", [None, "pay:7"])
+def test_no_view_advises_a_retry_of_a_job_whose_payload_is_gone(world: World, status: str, effect: str | None) -> None:
+    fails_in_an_effect(world)
+    now = world.clock.now()
+    with world.database.write() as connection:
+        ended = {"status": status, "finished_at": now, "idempotency_key": "order-7", "job_type": "t.work"}
+        connection.execute(update(tables.jobs).values(ended))
+        connection.execute(delete(tables.effects) if effect is None else update(tables.effects).values(key=effect))
+    world.clock.advance(timedelta(days=91))
+    assert world.cronjobs("prune").code == 0
+    refused = world.cronjobs("jobs", "retry", "1")
+    assert (refused.code, "retention has kept only its key, not its payload" in refused.err) == (1, True)
+    told = [
+        " ".join(world.ask("1").steady),
+        str(world.cronjobs("jobs", "show", "1", "--json").json["next"]),
+        world.cronjobs("enqueue", "t.work", "--idempotency-key", "order-7", "--no-import").err,
+    ]
+    for said in told:
+        assert "jobs retry" not in said, said
+        assert "cannot run again, because retention has removed its payload" in said
+    for said in told[:2]:
+        assert (effect is not None) == ('"cronjobs effects settle pay:7 done" (or not-done)' in said)
+        assert (status == "dead") == ('"cronjobs jobs dismiss 1" ends the reports about this death' in said)
 
 
 @pytest.mark.parametrize(("repeats", "most"), [(0, None), (1, "twice"), (3, "up to 4 times")])
