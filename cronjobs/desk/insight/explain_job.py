@@ -646,6 +646,8 @@ def _waiting(job: JobFacts, times: LocalTimes, around: Now) -> list[str]:
                 "the job's timeout is too long for the tick that passed the job over. Shorten the timeout, or allow "
                 "longer ticks"
             )
+        elif last and last.importing and job.killed is not None and job.killed.importing:
+            why = f'ticks are killed while they import the handlers{began}. "cronjobs check" shows which import'
         elif job.passed_over is not None and job.passed_over.passed_over:
             why = (
                 "another transaction may hold its row (on PostgreSQL, see pg_stat_activity); the next tick that finds "

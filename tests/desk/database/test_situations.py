@@ -514,11 +514,14 @@ def test_ticks_that_were_killed_while_they_imported_the_handlers(world: World) -
             connection.execute(insert(tables.ticks).values(each | begun))
     world.go(utc("2026-03-02T08:04:30"))
     last = "the last tick began at 08:04:00 on alpha, and last recorded that it was importing the handlers"
-    assert last in world.ask(str(job_id))
+    none_starts_it = "ticks are killed while they import the handlers"
+    assert f"{none_starts_it} ({last})" in world.ask(str(job_id))
+    assert "will run it" not in world.ask(str(job_id))
     assert "it is importing the handlers" in world.cronjobs("status").out
     world.tick(utc("2026-03-02T08:08:00"))
     killed = "they were killed or lost the database, 3 of them while importing the handlers"
     assert f"4 ticks did not start it, and never recorded an end: {killed}." in world.ask(str(job_id))
+    assert none_starts_it not in world.ask(str(job_id)), "the last tick loaded them"
     assert found(world)["ending:alpha"].endswith(f"4 ticks of host alpha never recorded their end: {killed}")
     shown = " ".join(world.cronjobs("history", "--since", "1h").out.split())
     assert "08:02:00 no end a tick of host alpha never recorded its end: it was killed or lost the database 08" in shown
