@@ -79,6 +79,7 @@ class TickState:
     longest_s: float
     remaining_s: float
     long_jobs_off: bool
+    long_place: bool  # whether the host could have run one more long job
     whole_s: float  # how long a tick may take if it is not part of a lingering tick
     queue: str | None
     only: str | None
@@ -121,7 +122,7 @@ def why(lane: WaitingLane, row: Row[Any], tick: TickState) -> dict[str, Any]:
     if is_long and not tick.long_jobs_off:
         if tick.without_process is not None:
             return {"why": NO_PROCESS, "error": one_line(tick.without_process, LONGEST_NAME)}
-        return {"why": NO_PLACE}
+        return {"why": PASSED_OVER if tick.long_place else NO_PLACE}
     if timeout_s + stop_s > tick.whole_s:
         return {"why": LONG_OFF if is_long else TOO_SHORT, **its, "whole_s": round(tick.whole_s, 1)}
     if timeout_s + stop_s > tick.remaining_s:

@@ -27,6 +27,7 @@ from cronjobs.engine.store.job_types import (
     runnable_types,
     unknown_to_schedules,
 )
+from cronjobs.engine.store.leases import long_running
 from cronjobs.engine.store.not_started import lanes_due
 from cronjobs.engine.store.ticks import overran_lately, signs_of_death
 from cronjobs.engine.tick.context import TickContext
@@ -148,10 +149,12 @@ class Work:
             lanes = lanes_due(connection, types.runnable)
             present = self._present_types(connection) if lanes else types.runnable
             running = running_by_key(connection) if lanes and tick.settings.limits else {}
+            long_place = bool(lanes) and long_running(connection, loop.host) < run.long_jobs
         state = TickState(
             types=replace(types, elsewhere=present),
             longest_s=run.long_above.total_seconds(),
             long_jobs_off=not run.long_jobs,
+            long_place=long_place,
             remaining_s=tick.deadline - tick.clock.monotonic(),
             whole_s=tick.deadline - tick.began if tick.whole_s is None else tick.whole_s,
             queue=tick.limits.queue,
