@@ -420,7 +420,7 @@ def _acts(job: JobFacts, times: LocalTimes) -> list[str]:
 
 
 def _settled(act: AuditEntry, key: str, verdict: str, times: LocalTimes) -> str:
-    so = "no attempt repeats the effect" if verdict == "done" else "a later attempt would perform the effect"
+    so = "no attempt repeats the effect" if verdict == "done" else "the next attempt to reach the effect may perform it"
     why = f" (why: {one_line(act.why, 300)})" if act.why else ""
     by, was = name(act.by) if act.by else "Somebody", verdict.replace("-", " ")
     return f"{by} recorded at {times.clock(act.at)} that effect {one_line(key, 600)} was {was}{why}, so {so}."
