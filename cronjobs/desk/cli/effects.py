@@ -118,8 +118,9 @@ def settle(
 
     With done, an effect counts as recorded, and no attempt repeats it. With not-done, the effect counts as never begun,
     and the next attempt performs it. The command lists the jobs that died because of the effects, and the dead or
-    cancelled jobs that began them. These jobs run again only when you retry them. Exit code 1: an effect is recorded
-    already, a job is performing an effect now, or an effect does not exist. In these cases the command changes nothing.
+    cancelled jobs that began them. These jobs run again only when you retry them. "done --result" also adds a result to
+    an effect that is recorded without one. Exit code 1: an effect is recorded already, a job is performing an effect
+    now, or an effect does not exist. In these cases the command changes nothing.
     """
     written = _result(result, verdict)
     dead: dict[int, None] = {}
@@ -140,7 +141,8 @@ def settle(
             dead |= dict.fromkeys(ledger.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2)))
             if found.job_id is not None and ledger.can_retry(connection, found.job_id):
                 began[found.job_id] = None
-    done = "is recorded as done: no attempt will repeat it"
+    without = ", without a result" if written is None else ""
+    done = f"is recorded as done{without}: no attempt will repeat it"
     undone = "counts as never begun: if there is a later attempt, it will perform the effect"
     for key in dict.fromkeys(keys):
         echo(f"effect {safe(key)} {done if verdict is Verdict.DONE else undone}")
@@ -165,7 +167,8 @@ def _settled(connection: Connection, key: str, verdict: Verdict, result: str | N
     found = ledger.find(connection, key)
     if found is None:
         raise CronjobsError(f'there is no effect {safe(key)}: "cronjobs effects list" lists all effects')
-    if found.state == "recorded":
+    adds_result = verdict is Verdict.DONE and result is not None and found.result is None
+    if found.state == "recorded" and not adds_result:
         raise CronjobsError(
             f"the effect {safe(key)} is recorded as done and is never repeated: nothing was changed. To do it "
             "again, use a new key"

@@ -147,7 +147,8 @@ def settle(connection: Connection, key: str, result: str | None) -> None:
     """Record an effect as done because an operator confirmed it. *result* is JSON text."""
     run(
         connection,
-        f"""UPDATE {EFFECTS} SET state = 'recorded', recorded_at = {NOW}, result = CAST(:result AS {JSON_TYPE})
+        f"""UPDATE {EFFECTS} SET state = 'recorded', recorded_at = coalesce(recorded_at, {NOW}),
+             result = CAST(:result AS {JSON_TYPE})
            WHERE key = :key""",
         key=key,
         result=result,

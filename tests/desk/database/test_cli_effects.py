@@ -167,6 +167,22 @@ def test_an_effect_settled_as_done_is_recorded_with_its_result(project: Project,
     assert entry["host"]
 
 
+def test_a_result_can_be_added_to_an_effect_that_is_recorded_without_one_and_never_replaced(project: Project) -> None:
+    """A handler that reads the result would otherwise fail for ever."""
+    add(project, "mail:1", "begun", job_id=5, attempt=2)
+    assert project.call("effects", "settle", "mail:1", "done").code == 0
+    [before] = project.rows("effects")
+    added = project.call("effects", "settle", "mail:1", "done", "--result", '{"id": "a1"}')
+    assert (added.code, added.out) == (0, "effect mail:1 is recorded as done: no attempt will repeat it\n")
+    [after] = project.rows("effects")
+    assert after == before | {"result": {"id": "a1"}}
+    assert [entry["detail"]["was"] for entry in audit(project)] == ["begun", "recorded"]
+    for options in (["done", "--result", '{"id": "b2"}'], ["done"], ["not-done"]):
+        refused = project.call("effects", "settle", "mail:1", *options)
+        assert (refused.code, project.rows("effects")) == (1, [after])
+    assert len(audit(project)) == 2
+
+
 @pytest.mark.parametrize("state", ["begun", "stopped", "skipped"])
 def test_an_effect_settled_as_not_done_was_never_begun(project: Project, state: str) -> None:
     add(project, "mail:1", state, job_id=5, attempt=2)
@@ -220,7 +236,8 @@ def test_several_effects_are_settled_together_or_not_at_all(project: Project) ->
     assert project.everything() == before
     answer = project.call("effects", "settle", "mail:2", "mail:3", "mail:2", "done", "--why", "in the outbox")
     assert answer.out == "".join(
-        f"effect {key} is recorded as done: no attempt will repeat it\n" for key in ("mail:2", "mail:3")
+        f"effect {key} is recorded as done, without a result: no attempt will repeat it\n"
+        for key in ("mail:2", "mail:3")
     )
     assert {row["key"] for row in project.rows("effects") if row["state"] == "recorded"} == {
         "mail:1",
