@@ -35,8 +35,8 @@ _FAILS_ON: Final = f"""j.{WAITING} AND j.last_failed_at IS NOT NULL AND (j.sched
 class FailingType:
     """A type whose attempts have all failed since ``since``, at least IN_A_ROW of them.
 
-    ``jobs`` is how many of its jobs are waiting for another try. ``status`` is "failed", or "queued" if someone has
-    retried them all.
+    ``jobs`` is how many of its jobs with ``status`` are waiting for another try. ``status`` is "failed", or "queued" if
+    all of them were retried by someone or released.
     """
 
     job_type: str
@@ -53,7 +53,8 @@ def failing_types(connection: Connection) -> list[FailingType]:
     rows = run(
         connection,
         f"""
-        SELECT j.job_type AS name, count(*) AS waiting, min(j.status) AS status FROM {JOBS} j WHERE {_FAILS_ON}
+        SELECT j.job_type AS name, count(*) AS waiting, sum(CASE WHEN j.status = 'failed' THEN 1 ELSE 0 END) AS failed
+        FROM {JOBS} j WHERE {_FAILS_ON}
         GROUP BY j.job_type HAVING sum(j.attempts) >= :least
         ORDER BY sum(j.attempts) DESC, j.job_type LIMIT :most""",
         least=IN_A_ROW,
@@ -69,7 +70,8 @@ def failing_types(connection: Connection) -> list[FailingType]:
         since = [at for at in in_doubt.get(row.name, ()) if row.name not in well or at > well[row.name]]
         if len(since) >= IN_A_ROW:
             began = _first_failures(connection, row.name, well.get(row.name))
-            found.append(FailingType(row.name, row.waiting, min([*since, *began]), row.status))
+            status = "failed" if row.failed else "queued"
+            found.append(FailingType(row.name, row.failed or row.waiting, min([*since, *began]), status))
     return found
 
 

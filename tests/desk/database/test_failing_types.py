@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 from support.postgres import OWNER
 from support.yard import MINUTE, START
 
@@ -115,6 +115,18 @@ def test_failures_of_several_jobs_count_together(world: World) -> None:
     [said] = world.found().values()
     assert said.since == world.now - 20 * MINUTE
     assert said.text.endswith("3 jobs of this type wait for another try")
+
+
+def test_it_counts_the_jobs_that_its_command_lists(world: World) -> None:
+    for first in (20, 15, 10):
+        world.job("f", first)
+    for first in (19, 18):
+        world.job("fl", first, status="queued")  # released by a runner, or retried by a person
+    [said] = world.found().values()
+    assert said.command == "cronjobs jobs list --status failed --type t.mail"
+    with world.database.read() as connection:
+        listed = connection.execute(select(tables.jobs.c.id).where(tables.jobs.c.status == "failed")).all()
+    assert said.text.endswith(f"{len(listed)} jobs of this type wait for another try")
 
 
 @pytest.mark.parametrize(("succeeded", "expected"), [(25, 1), (19, 0), (12, 0), (1, 0)])
