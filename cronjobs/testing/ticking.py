@@ -12,6 +12,8 @@ from typing import Any
 from sqlalchemy import Engine
 
 from cronjobs.clock import SYSTEM, Clock
+from cronjobs.engine.config import django_project
+from cronjobs.engine.config.reader import FieldError
 from cronjobs.engine.config.settings import Settings
 from cronjobs.engine.database.address import parse_url
 from cronjobs.engine.database.connection import Database
@@ -21,7 +23,7 @@ from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.store.meta import has_table
 from cronjobs.engine.tick.tick import Tick
 from cronjobs.engine.tick.watchdog import Unarmed
-from cronjobs.errors import DatabaseError
+from cronjobs.errors import DatabaseError, UsageError
 from cronjobs.events import Event
 from cronjobs.testing.attempt_collector import EventCollector, Ran, ran_by
 from cronjobs.testing.clocks import FakeClock
@@ -67,6 +69,7 @@ def tick(
         database_url = database_url.url.render_as_string(hide_password=False)
     settings = settings_of(config, imports, database_url)
     handlers_of(settings)
+    _refuse_djangos_own_database(settings)
     database = ready_database(settings, clock)
     began, events = clock.monotonic(), list[Event]()
     here = _TickInProcess(
@@ -92,6 +95,25 @@ def tick(
         raise DatabaseError(result.trouble)
     waiting = {event.facts["job_type"]: event.facts["waiting"] for event in events if event.name == "jobs.unresolved"}
     return Ticked(ran_by(events), result.occurrences, waiting, result.ended)
+
+
+def _refuse_djangos_own_database(settings: Settings) -> None:
+    """Raise UsageError if the handlers' Django ORM would write in another database than the test's.
+
+    Django's test runner replaces the databases of the project. Without it, the ORM uses those in the settings.
+    """
+    if django_project.settings_of_django() is None or django_project.in_tests():
+        return
+    try:
+        used = parse_url(django_project.database_url())
+    # The settings name no database, or one that cronjobs does not know.
+    except FieldError:
+        return
+    if used.url != parse_url(settings.database).url:
+        raise UsageError(
+            f"tick() runs the handlers, and their Django ORM would write in {used}, the project's own database: run "
+            "this test with Django's test runner (manage.py test or pytest-django)"
+        )
 
 
 def ready_database(settings: Settings, clock: Clock) -> Database:

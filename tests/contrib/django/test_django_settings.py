@@ -542,3 +542,39 @@ def test_config_show_names_djangos_settings_as_the_source(folder: Path, sqlite_u
     assert without["setup"][0] == "django.setup"
     assert without["timezone"][0] == "Asia/Kolkata"
     assert written["database"] == (sqlite_url, "cronjobs.yaml:2, DATABASES of Django's settings")
+
+
+# --- tests of the project ---------------------------------------------------------------------------------------------
+
+TICKS = """\
+import sys
+import django
+from cronjobs import enqueue
+from cronjobs.errors import UsageError
+from cronjobs.testing import create_tables, tick
+from sqlalchemy import create_engine
+django.setup()
+if sys.argv[2:]:
+    from django.test.utils import setup_test_environment
+    setup_test_environment()
+engine = create_engine(sys.argv[1])
+with engine.begin() as connection:
+    create_tables(connection)
+    enqueue(connection, "orders.pay", {"n": 1})
+try:
+    print(len(tick(sys.argv[1], imports=["orders.jobs"]).succeeded), "ran")
+except UsageError as error:
+    print(error)
+"""
+
+
+def test_tick_of_a_test_runs_no_handler_whose_orm_would_write_in_the_projects_database(
+    site: Path, sqlite_migrated: str
+) -> None:
+    (site / "ticks.py").write_text(TICKS)
+    call = partial(python, site, "ticks.py", DJANGO_SETTINGS_MODULE="site_settings")
+    refused = call("sqlite:///of_the_test.db")
+    assert f"their Django ORM would write in sqlite:///{sqlite_migrated}, the project's own database" in refused
+    assert "manage.py test or pytest-django" in refused
+    assert call("sqlite:///of_the_test.db", "in Django's test runner") == "2 ran\n", "with the refused one"
+    assert call(f"sqlite:///{sqlite_migrated}") == "1 ran\n", "the database is the one that the settings name"
