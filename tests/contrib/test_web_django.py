@@ -98,6 +98,11 @@ def test_who_is_not_logged_in_is_sent_to_a_login_that_there_is(
         assert below == f"{f'/shop{leads_to}' if by_name else login_url}?next=/shop/jobs/queues"
 
 
+def test_djangos_middleware_that_requires_a_login_leaves_the_redirect_to_the_view() -> None:
+    """It would redirect to LOGIN_URL, even if that URL does not exist."""
+    assert pages().login_required is False
+
+
 def test_an_unexpected_error_is_logged_masked(config: Path, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     """Django's view has no log of the server's to hand on."""
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from django.conf import settings  # type: ignore[import-untyped]
+from django.contrib.auth.decorators import login_not_required  # type: ignore[import-untyped]
 from django.db import transaction  # type: ignore[import-untyped]
 from django.http import HttpResponse  # type: ignore[import-untyped]
 from django.shortcuts import redirect, resolve_url  # type: ignore[import-untyped]
@@ -88,7 +89,8 @@ def pages(
                 answer[name] = value
         return answer
 
-    view = csrf_exempt(show)
+    # LoginRequiredMiddleware would redirect to LOGIN_URL, even if it does not exist. The view itself redirects.
+    view = login_not_required(csrf_exempt(show))
     view.may_see = may_see  # the admin's index asks this before it links to the pages
     return view
 
