@@ -230,7 +230,7 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
         elif job.status in verb.takes:
             operation.result.again.append(job_id)
         elif verb is RETRY and job.status is Status.QUEUED:
-            refused[job_id] = "is already waiting, nothing to do"
+            refused[job_id] = f'is already waiting: to run it here and now, type "cronjobs run {job_id}"'
         else:
             refused[job_id] = f"is {status_word(job.status)}: nothing to {verb.name}"
 

@@ -302,7 +302,7 @@ def test_json_is_one_object_that_counts_and_names_what_was_left(cronjobs: Cronjo
         "changed": 1,
         "asked_to_stop": 0,
         "unchanged": [
-            {"id": queued, "why": "is already waiting, nothing to do"},
+            {"id": queued, "why": f'is already waiting: to run it here and now, type "cronjobs run {queued}"'},
             {"id": 999, "why": "does not exist"},
         ],
         "stopped_early": False,
