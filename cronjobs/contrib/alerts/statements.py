@@ -287,7 +287,7 @@ def undelivered(connection: Connection, channels: Collection[str]) -> list[Undel
 
 
 def died_or_failed(connection: Connection, of: str, within: timedelta, job_type: str | None, most: int) -> int:
-    """Count up to *most* jobs that died (if *of* is "dead"), or attempts that failed, no more than *within* ago."""
+    """Count the jobs that died (if *of* is "dead") or the attempts that failed in the last *within*, at most *most*."""
     statement = (
         f"""SELECT 1 AS one FROM {JOBS} j WHERE j.finished_at IS NOT NULL AND j.status = 'dead'
              AND j.finished_at >= {_SOME_AGO} AND {_OF_TYPE} LIMIT :most"""

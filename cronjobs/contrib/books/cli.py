@@ -132,7 +132,7 @@ def _lines(
         yield "the books balance"
         return
     wrong = sum(difference.count for difference in differences)
-    yield f"the books do not balance: {counted(wrong, 'occurrence')} in {counted(len(differences), 'place')}"
+    yield f"the books do not balance: {counted(wrong, 'occurrence')} differ, in {counted(len(differences), 'group')}"
     for each in differences[:DIFFERENCES_SHOWN]:
         at = times.clock(each.first) + (f" to {times.clock(each.last)} ({each.count:,})" if each.count > 1 else "")
         yield from wrapped(f"{safe(each.schedule, 80)}, {at}: {each.text}", width(), "  ")

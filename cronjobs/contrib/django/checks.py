@@ -60,7 +60,7 @@ def same_database(app_configs: Any, **_: Any) -> list[CheckWarning]:
     found = [CheckWarning(said, id="cronjobs.W004")] if said else []
     if ticks.by_django or _place(theirs) == _place(djangos):
         return found
-    said = f"according to {ticks.file.name}, ticks run the jobs in {theirs}, but this project enqueues into {djangos}"
+    said = f"this project enqueues into {djangos}, but by {ticks.file.name} ticks run the jobs in {theirs}"
     hint = (
         'Write "database: django" in that file, or name the entry of DATABASES that the file uses: '
         'CRONJOBS = {"database": …}'

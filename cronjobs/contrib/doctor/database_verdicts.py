@@ -188,7 +188,10 @@ class FileFacts:
 
 
 def sqlite_place(path: str, filesystem: str | None) -> Diagnosis:
-    """Judge where the file is. *filesystem* is the type, such as "ext4", or None if it is unknown."""
+    """Judge whether an SQLite file may be kept at *path*.
+
+    *filesystem* is the type, such as "ext4", or None if it is unknown.
+    """
     if filesystem in ON_A_NETWORK:
         return problem(
             f"{path} is on a network file system ({filesystem}): SQLite's locks do not work there, "

@@ -101,9 +101,8 @@ def mixed_release(python: Path, config: Path) -> str | None:
             if folder.is_symlink() and fixed.is_relative_to(release) and not release.is_relative_to(folder):
                 better = folder / fixed.relative_to(release)
                 return (
-                    f"the line names {linked} through the symlink {folder} (now {release}), but {fixed} by its real "
-                    f"path: after the next deploy, the line would still use {fixed} from the old release. Name "
-                    f"{better} instead"
+                    f"{folder} is a symlink (now to {release}). The line names {linked} through it, but names {fixed} "
+                    f"without it, so after the next deploy the line would mix two releases. Write {better} in the line"
                 )
     return None
 

@@ -95,8 +95,8 @@ def _foreign(health: Health, project: str, environment: str) -> Iterator[Finding
         yield Finding("foreign", str(MovedDatabase(health.environment.removeprefix(MOVED))), Severity.CRITICAL)
         return
     text = (
-        f"this database belongs to {_name(*theirs)}, but the configuration says {_name(*ours)}, so ticks claim "
-        'nothing. Correct the file. Only if this database should belong to the configuration, run "cronjobs db adopt"'
+        f"this database belongs to {_name(*theirs)}, but the configuration is for {_name(*ours)}, so ticks start no "
+        'jobs. Correct the file. If the file is right, and the database should belong to it: "cronjobs db adopt"'
     )
     # The command is not "db adopt", because on a staging host that would take over production's database.
     yield Finding("foreign", text, Severity.CRITICAL, command="cronjobs config show")
@@ -361,7 +361,7 @@ def _fault(
     if types:
         due = sum(health.waiting.unresolved.get(job_type, 0) for job_type in types)
         names = [name for job_type in types for name in health.unknown_schedules.get(job_type, ())]
-        text = f"{text}; without {_missing(types, told)}, {' and '.join(waiting_words(due, names))}"
+        text = f"{text}; so {_missing(types, told)} cannot run: {' and '.join(waiting_words(due, names))}"
     if stuck:
         text = f"{text}; no tick has fired the due occurrences of {several(stuck)}"
     if held:

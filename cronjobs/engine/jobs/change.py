@@ -29,8 +29,8 @@ def cancel(
 ) -> Status | None:
     """Cancel a job in *target*'s transaction, which the caller commits.
 
-    A waiting job is cancelled at once. A running job is asked to stop at its runner's next heartbeat. If no attempt of
-    the job has begun, its key becomes free again: the next ``enqueue`` with that key makes a new job.
+    A waiting job is cancelled at once. A running job is asked to stop when its runner next renews its lease. If no
+    attempt of the job has begun, its key becomes free again: the next ``enqueue`` with that key makes a new job.
 
     Args:
         target: anything that ``enqueue`` accepts.

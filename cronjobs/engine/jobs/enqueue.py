@@ -396,7 +396,7 @@ def _patience(wait: Span | None, *, in_own_transaction: bool) -> RoomWait:
         return RoomWait(None)
     limit = WAIT if wait is None else span_of("wait", wait)
     if not timedelta(0) <= limit <= LONGEST_WAIT:
-        raise UsageError(f"wait {duration_text(limit)} is not between 0s and {duration_text(LONGEST_WAIT)}")
+        raise UsageError(f"wait= is {duration_text(limit)}: give a time between 0s and {duration_text(LONGEST_WAIT)}")
     return RoomWait(limit)
 
 

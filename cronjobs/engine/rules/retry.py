@@ -32,7 +32,7 @@ def backoff(policy: RetryPolicy, failures: int, jitter: float) -> timedelta:
 
 
 def permanent(policy: RetryPolicy, outcome: Outcome) -> bool:
-    """Return whether *outcome* ends the job even if tries are left: the outcome itself or the policy's lists say so.
+    """Return whether *outcome* ends the job even if tries are left, because of its kind or because of *policy*'s lists.
 
     A name in the lists ``give_up_on`` and ``retry_on`` matches a kind of error that equals the name, or that ends with
     a dot and the name. ``give_up_on`` takes precedence over ``retry_on``. The lists do not apply to outcomes without

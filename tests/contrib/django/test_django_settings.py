@@ -453,7 +453,7 @@ def test_the_environment_chooses_djangos_settings_as_for_manage_py(site: Path) -
     (site / "cronjobs.yaml").write_text(f"{ENV_LINES[0]}\ndatabase: postgresql://db/shop\n")
     told = python(site, "manage.py", "check", **prod)
     assert f"(cronjobs.W004) {differ}" in told
-    assert "(cronjobs.W001) according to cronjobs.yaml, ticks run the jobs in postgresql://db/shop, but this" in told
+    assert "but by cronjobs.yaml ticks run the jobs in postgresql://db/shop" in told
     (site / "cronjobs.yaml").write_text(
         'env: {DJANGO_SETTINGS_MODULE: "${DJANGO_SETTINGS_MODULE:-site_settings}"}\ndatabase: django\n'
     )

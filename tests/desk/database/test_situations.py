@@ -559,7 +559,7 @@ def test_a_module_that_cannot_be_imported(world: World) -> None:
     assert said.keys() == {"config:alpha"}
     assert "broken_for_now" in said["config:alpha"]
     assert "no such table: shop" in said["config:alpha"]
-    assert "without t.away, 1 due job waits" in said["config:alpha"]
+    assert "so t.away cannot run: 1 due job waits" in said["config:alpha"]
     assert alarm(world) == 1
 
 
@@ -574,7 +574,7 @@ def test_a_module_that_breaks_again_soon_after_it_was_mended(world: World) -> No
         world.tick(utc(f"2026-03-02T09:0{minute}:10"))
     said = found(world)
     assert said.keys() == {"config:alpha"}
-    assert re.search(r"without t.away, .* wait", said["config:alpha"])
+    assert re.search(r"so t.away cannot run: .* wait", said["config:alpha"])
     [finding] = world.cronjobs("status", "--json").json["findings"]
     assert finding["severity"] == "critical"
     assert "the last tick that loaded it began at 09:03:10 on alpha" in world.ask("--type", "t.away")
@@ -662,7 +662,7 @@ def test_a_database_of_another_environment(world: World) -> None:
     said = found(world)
     assert said.keys() == {"foreign"}
     assert said["foreign"].startswith(
-        f'{whose}, but the configuration says project "shop", environment "production", so ticks claim nothing.'
+        f'{whose}, but the configuration is for project "shop", environment "production", so ticks start no jobs.'
     )
     assert alarm(world) == 1
 

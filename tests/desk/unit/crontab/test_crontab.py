@@ -224,8 +224,8 @@ def test_a_line_with_paths_of_the_link_and_of_its_release_is_noted(tmp_path: Pat
         by_name = {each.name: each for each in (linked, fixed)}
         said = program.mixed_release(by_name["python"], by_name["cronjobs.yaml"])
         assert said is not None
-        assert f"but {fixed} by its real path" in said
-        assert said.endswith(f"Name {current / fixed.relative_to(release)} instead")
+        assert f"The line names {linked} through it, but names {fixed} without it" in said
+        assert said.endswith(f"Write {current / fixed.relative_to(release)} in the line")
     for one in (current, release):
         assert program.mixed_release(one / python, one / file) is None
     assert program.mixed_release(Path("/usr/bin/python3"), current / file) is None

@@ -356,7 +356,7 @@ def test_a_module_that_cannot_be_imported_is_why_its_types_are_unknown(here: boo
     more = {"unresolved": {"t.a": 2}, "unknown_schedules": {"t.b": ["nightly"]}, "ticks": [tick("web1", NO_MODULE)]}
     health = facts(**more, faults=(Fault(*NO_MODULE),) if here else ())
     [found] = troubles(health, SETTINGS)
-    why = "without t.a, t.b, 2 due jobs wait and schedule nightly cannot run"
+    why = "so t.a, t.b cannot run: 2 due jobs wait and schedule nightly cannot run"
     there = "" if here else ' (for details, run "cronjobs check" there)'
     assert found.text.endswith(f"{': '.join(NO_MODULE)}; {why}{there}")
     assert (found.key, found.severity) == ("config:web1", "critical")
@@ -372,14 +372,14 @@ def test_hosts_with_the_very_same_faults_are_one_finding() -> None:
     [found] = troubles(health, SETTINGS)
     assert found.text == (
         f"hosts web1, web2, web3 can use only part of their file: {': '.join(NO_MODULE)}; "
-        'without t.a, t.b, 3 due jobs wait (for details, run "cronjobs check" there)'
+        'so t.a, t.b cannot run: 3 due jobs wait (for details, run "cronjobs check" there)'
     )
     assert found.command is None, "typed here it would look at the file here"
     assert (found.key, found.severity, found.since) == ("config:web2", "critical", NOW - HOUR)
     assert found.rows == (": ".join(NO_MODULE), "host web1", "host web3")
     [here] = troubles(replace(health, faults=(Fault(*NO_MODULE),)), SETTINGS)
     assert (here.key, here.rows) == (found.key, found.rows)
-    assert here.text == f"{': '.join(NO_MODULE)} (on hosts web1, web2, web3); without t.a, t.b, 3 due jobs wait"
+    assert here.text == f"{': '.join(NO_MODULE)} (on hosts web1, web2, web3); so t.a, t.b cannot run: 3 due jobs wait"
     other = replace(health, ticks=[*health.ticks, tick("web4", NO_MODULE, ("t.c", "it cannot be used"))])
     assert texts(other).keys() == {"config:web2", "config:web4"}, "one with other faults is not like them"
     idle = replace(health, waiting=QueueFacts())
@@ -530,13 +530,13 @@ def test_each_of_two_faults_here_is_why_its_own_type_is_unknown() -> None:
     ticks = [tick("web1", NO_MODULE, ENTRY)]
     health = facts(unresolved={"t.a": 1, "t.b": 2}, ticks=ticks, faults=(Fault(*NO_MODULE),))
     [module, entry] = troubles(health, replace(SETTINGS, problems=(Problem("cronjobs.yaml", 4, 1, *ENTRY),)))
-    assert module.text.endswith("; without t.a, 1 due job waits")
-    assert entry.text.endswith("; without t.b, 2 due jobs wait")
+    assert module.text.endswith("; so t.a cannot run: 1 due job waits")
+    assert entry.text.endswith("; so t.b cannot run: 2 due jobs wait")
 
 
 def test_each_of_two_faults_of_a_host_is_why_its_own_type_is_unknown() -> None:
     [found] = troubles(facts(unresolved={"t.a": 1, "t.b": 2}, ticks=[tick("web1", NO_MODULE, ENTRY)]), SETTINGS)
-    why = "without t.a (because of module shop.jobs) and t.b (because of job_types.t.b.timeout), 3 due jobs wait"
+    why = "so t.a (because of module shop.jobs) and t.b (because of job_types.t.b.timeout) cannot run: 3 due jobs wait"
     assert why in found.text
 
 
@@ -552,7 +552,9 @@ def test_either_of_two_broken_imports_may_be_why_a_type_is_unknown(other: tuple[
     wrong = [NO_MODULE, other]
     faults = tuple(Fault(*each) for each in wrong) if here else ()
     found = troubles(facts(unresolved={"t.a": 1}, ticks=[tick("web1", *wrong)], faults=faults), SETTINGS)
-    assert f"; without t.a (because of one of these: module shop.jobs, {other[0]}), 1 due job waits" in found[0].text
+    assert (
+        f"; so t.a (because of one of these: module shop.jobs, {other[0]}) cannot run: 1 due job waits" in found[0].text
+    )
     assert [each.severity for each in found] == (["critical", "warning"] if here else ["critical"])
 
 
@@ -569,7 +571,8 @@ def test_a_bad_schedule_that_holds_the_command_is_why_its_type_is_unknown(here: 
     assert found.keys() == {config, "unresolved:gone"}
     assert found[config].severity == "critical"
     assert (
-        "minute 99 is not in 0–59; without report, 1 due job waits and schedule report cannot run" in found[config].text
+        "minute 99 is not in 0–59; so report cannot run: 1 due job waits and schedule report cannot run"
+        in found[config].text
     )
 
 
