@@ -84,7 +84,7 @@ def check(
 def _for_a_tick(source: Source, error: ConfigError) -> ConfigError:
     """Return the error that a tick would report for this file.
 
-    A tick also needs the database's address, so its error may list a problem that *error* does not.
+    A tick also needs the database's address, so its error may list more problems than *error* does.
     """
     try:
         load_settings(source)

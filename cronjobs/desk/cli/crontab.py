@@ -113,7 +113,8 @@ def install(
     to apply the file, for example because it would retire every schedule in the database, install tries no tick and
     changes nothing. The line is in a block marked with the configuration's path. Installing again replaces the block
     and changes no other line, so several projects can share a crontab. If cron itself already runs the command of a
-    schedule, as cron does after "cronjobs crontab restore", install changes nothing, or that command would run twice.
+    schedule, as cron does after "cronjobs crontab restore", install changes nothing, because that command would then
+    run twice.
     """
     wanted = CrontabArgs.of(context, config)
     old = program.read()
@@ -152,7 +153,7 @@ def install(
 
 
 def _with_orphans(text: str, wanted: CrontabArgs) -> tuple[str, dict[str, list[int]]]:
-    """Hand swapped lines over to *wanted* if its schedules run them, and their old configuration no longer does.
+    """Hand over to *wanted* the swapped lines that its schedules run, and that their old configuration no longer runs.
 
     A configuration no longer runs its lines if its file was moved away, or if the crontab has no block for it. Without
     the handover, no command would know who runs these lines.
@@ -330,8 +331,8 @@ def write(old: str, new: str) -> None:
 def trial(wanted: CrontabArgs, environment: dict[str, str], force: bool, run_by_cron: Collection[str]) -> host.BareTick:
     """Run one tick in cron's environment. Raises TrialTickFailed if the tick fails, unless *force*.
 
-    If ticks would refuse to apply the file, this function runs no tick, since that tick would use the schedules in the
-    database. ``host.bare_tick`` explains *run_by_cron*.
+    If ticks would refuse to apply the file, this function runs no tick: a tick would run the schedules that are in the
+    database instead of those in the file. ``host.bare_tick`` explains *run_by_cron*.
     """
     if not force and (refused := _why_refused(wanted, environment)):
         raise crontab.CrontabError(
@@ -347,7 +348,7 @@ def trial(wanted: CrontabArgs, environment: dict[str, str], force: bool, run_by_
 
 
 def _why_refused(wanted: CrontabArgs, environment: dict[str, str]) -> str | None:
-    """Return why ticks would refuse the file's schedules, or None if they would not, or if only a tick can find out."""
+    """Return why ticks would refuse the file's schedules. Return None if they would not, or if only a tick can tell."""
     try:
         return planned(configuration.load(wanted.file, environ=environment))[1].refused
     except CronjobsError:

@@ -175,7 +175,7 @@ class _Ticks:
 
 
 class _Watch:
-    """Detects newly due work. If the last tick left due work waiting, that work starts no other tick."""
+    """Detects newly due work. Due work that the last tick left waiting does not count as new."""
 
     def __init__(self, file: Path | None, environ: Mapping[str, str], schedules: bool) -> None:
         self.schedules = schedules

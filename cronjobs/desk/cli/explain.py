@@ -328,7 +328,7 @@ def _print_range(
 
 
 def _rows(explanations: Sequence[Explanation], times: LocalTimes) -> list[list[str]]:
-    """Return a row for each explanation, but one row for _ALIKE or more consecutive ``usual`` explanations."""
+    """Return a row for each explanation. Merge _ALIKE or more consecutive ``usual`` explanations into one row."""
     rows: list[list[str]] = []
     for usual, alike in groupby(explanations, key=lambda each: each.usual):
         several = list(alike)

@@ -354,7 +354,10 @@ def _gaps(
 
 
 def _ended(gaps: Iterable[Mapping[str, Any]], by: datetime) -> list[datetime]:
-    """For each gap of all hosts that a tick ended before *by*, return the start. That tick settled what was due."""
+    """Return when each gap of all hosts began. Leave out gaps that had not ended by *by*.
+
+    The tick that ended a gap settled what was due in it.
+    """
     return [
         gap["started_at"]
         for gap in gaps
