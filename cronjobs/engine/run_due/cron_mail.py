@@ -28,6 +28,7 @@ from cronjobs.engine.tick.mail_throttle import (
     CODE,
     DATABASE,
     Alarm,
+    Deaths,
     alarms_of,
     all_kept_from_starting,
     known_log,
@@ -171,6 +172,14 @@ class _Deaths:
         return int(self.event.facts["job_id"])
 
     @property
+    def jobs(self) -> list[int]:
+        return [self.first, *self.ids]
+
+    @property
+    def counted(self) -> Deaths:
+        return Deaths(self.number, self.jobs, bool(self.is_news))
+
+    @property
     def others(self) -> str:
         """Return text such as "3 more jobs died of the same cause as job 7: 8, 9, 12"."""
         others = self.number - 1
@@ -305,11 +314,8 @@ class CronMail:
 
         That also holds if the database was made anew: the earlier deaths are not in it.
         """
-        earlier = {
-            cause: {*known} - {died.first, *died.ids}
-            for cause, died in self._deaths.items()
-            if died.is_news is False and (known := self._alarm.jobs(cause)) is not None
-        }
+        known = self._alarm.jobs(cause for cause, died in self._deaths.items() if died.is_news is False)
+        earlier = {cause: {*jobs} - {*self._deaths[cause].jobs} for cause, jobs in known.items()}
         if not earlier or (dead := still_dead(set().union(*earlier.values()))) is None:
             return
         for cause, jobs in earlier.items():
@@ -325,8 +331,8 @@ class CronMail:
                 self._decide(cause, died)
         if still_dead is not None:
             self._tell_anew(still_dead)
-        for cause, died in self._deaths.items() if self.throttle else ():
-            self._alarm.count(cause, died.number - 1, [died.first, *died.ids], reported=bool(died.is_news))
+        if self.throttle:
+            self._alarm.count({cause: died.counted for cause, died in self._deaths.items()})
         news = [died for died in self._deaths.values() if died.is_news]
         lines = [died.others for died in news if died.is_named and died.number > 1]
         number, counted = sum(died.number for died in news), sum(died.number for died in news if died.is_named)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cronjobs import events, masking
 from cronjobs.engine.config.settings import Settings
@@ -30,6 +30,14 @@ FACTS_KEPT: Final = ("job_id", "job_type", "error_type", "error", "at", "tries",
 # The values of *about*: where the fault of a cause lies.
 CODE: Final = "code"
 DATABASE: Final = "database"
+
+
+class Deaths(NamedTuple):
+    """The deaths of one cause in this tick: how many, the first few jobs, and whether cron mails them now."""
+
+    number: int
+    jobs: Sequence[int]
+    reported: bool
 
 
 class Alarm:
@@ -142,21 +150,21 @@ class Alarm:
         self._store(known)
         return worth
 
-    def jobs(self, cause: str) -> list[int] | None:
-        """Return the newest jobs that ``count`` has remembered for *cause*, or None if there are none."""
-        jobs = self._load().get(cause, {}).get("jobs")
-        return jobs if isinstance(jobs, list) and all(isinstance(job, int) for job in jobs) else None
-
-    def count(self, cause: str, more: int, jobs: Sequence[int], *, reported: bool) -> None:
-        """Add *more* to the count of *cause*, which ``worth_mailing`` has just judged. Remember *jobs*, which died of
-        it.
-        """
+    def jobs(self, causes: Iterable[str]) -> dict[str, list[int]]:
+        """Return, by cause, the newest jobs that ``count`` has remembered. Leave out causes without such jobs."""
         known = self._load()
-        if (entry := known.get(cause)) is not None:
-            entry["seen"] += more
-            if not reported:
-                entry["quiet"] = entry.get("quiet", 0) + more
-            entry["jobs"] = [*(self.jobs(cause) or ()), *jobs][-JOBS_KEPT:]
+        return {cause: jobs for cause in causes if (jobs := _jobs(known.get(cause, {})))}
+
+    def count(self, deaths: Mapping[str, Deaths]) -> None:
+        """Count the deaths of each cause, of which ``worth_mailing`` has just judged the first. Remember the jobs."""
+        known = self._load()
+        for cause, died in deaths.items():
+            if (entry := known.get(cause)) is not None:
+                entry["seen"] += died.number - 1
+                if not died.reported:
+                    entry["quiet"] = entry.get("quiet", 0) + died.number - 1
+                entry["jobs"] = [*_jobs(entry), *died.jobs][-JOBS_KEPT:]
+        if deaths:
             self._store(known)
 
     def report_counted(self, now: datetime, say: Callable[[str], object]) -> None:
@@ -232,6 +240,11 @@ class Alarm:
 def _note_report(entry: dict[str, Any], now: datetime) -> None:
     lasted = now - datetime.fromisoformat(entry["since"])
     entry |= {"next": (now + silence(lasted)).isoformat(), "told": entry["told"] + 1, "quiet": 0}
+
+
+def _jobs(entry: Mapping[str, Any]) -> list[int]:
+    jobs = entry.get("jobs")
+    return jobs if isinstance(jobs, list) and all(isinstance(job, int) for job in jobs) else []
 
 
 def all_kept_from_starting(*alarms: Alarm | None) -> list[dict[str, Any]]:
