@@ -1472,8 +1472,15 @@ MUTANTS = (
     Mutant(
         "the unknown effect of a dismissed job is reported again once the job is pruned",
         "cronjobs/engine/store/pruning.py",
-        "        mark_of_dead(connection, dead)\n",
+        "        mark_of_dead(connection, dismissed, dismissed=True)\n",
         "        pass\n",
+        (f"{EXPLAIN_CAUSES}::test_an_unknown_effect_outlives_its_job_until_somebody_deals_with_it",),
+    ),
+    Mutant(
+        "an effect that stopped a job is no finding once retention removes the job",
+        "cronjobs/engine/store/pruning.py",
+        "        mark_of_dead(connection, [row.id for row in undealt], dismissed=False)\n",
+        "",
         (f"{EXPLAIN_CAUSES}::test_an_unknown_effect_outlives_its_job_until_somebody_deals_with_it",),
     ),
     Mutant(

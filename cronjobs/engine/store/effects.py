@@ -274,13 +274,15 @@ def left_unknown(connection: Connection, most: int, effects: int) -> Sequence[Ro
     ).all()
 
 
-def mark_of_dead(connection: Connection, job_ids: Collection[int]) -> None:
-    """Set the unknown effects of these dead jobs to "stopped", before their rows go.
+def mark_of_dead(connection: Connection, job_ids: Collection[int], *, dismissed: bool) -> None:
+    """Before the rows of these dead jobs go, set the state that decides whether ``left_unknown`` reports their effects.
 
-    Otherwise the effects of a dismissed job would be reported again once the job is pruned.
+    The unknown effects of dismissed jobs become "stopped" and are not reported again. Those of other jobs become
+    "begun", so they are reported until somebody settles them.
     """
-    statement = f"UPDATE {EFFECTS} AS e SET state = 'stopped' WHERE e.job_id {AMONG_IDS} AND e.state = 'begun'"
-    run(connection, statement, ids=sorted(job_ids))
+    was, state = ("begun", "stopped") if dismissed else ("stopped", "begun")
+    statement = f"UPDATE {EFFECTS} AS e SET state = :state WHERE e.job_id {AMONG_IDS} AND e.state = :was"
+    run(connection, statement, ids=sorted(job_ids), was=was, state=state)
 
 
 def doubtful_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[Any]]:

@@ -127,19 +127,21 @@ def delete_jobs(connection: Connection, ids: Collection[int], status: str, befor
 def _note_deaths(connection: Connection, gone: Sequence[Row[Any]]) -> None:
     """Write an audit entry about the dead jobs among *gone* that nobody dismissed.
 
-    Deleting the jobs also removes the finding about them, and the reports about their unknown effects.
+    Deleting the jobs also removes the finding about them. Their unknown effects become findings of their own.
     """
     found: dict[str, dict[str, Any]] = {}
-    if dead := [row.id for row in gone if row.status == "dead"]:
-        mark_of_dead(connection, dead)
-    for row in gone:
-        # The same condition as UNSETTLED_DEAD_SQL, which RETURNING cannot contain: there SQLite 3.40 answers 0 to
-        # "dismissed_at IS NULL" even if the value is NULL.
-        if row.status == "dead" and (row.dismissed_at is None or row.dismissed_at < row.finished_at):
-            its = found.setdefault(row.job_type, {"count": 0, "jobs": []})
-            its["count"] += 1
-            its["jobs"] += [row.id] if its["count"] <= DEATHS_NAMED else []
+    dead = [row for row in gone if row.status == "dead"]
+    # The same condition as UNSETTLED_DEAD_SQL, which RETURNING cannot contain: there SQLite 3.40 answers 0 to
+    # "dismissed_at IS NULL" even if the value is NULL.
+    undealt = [row for row in dead if row.dismissed_at is None or row.dismissed_at < row.finished_at]
+    if dismissed := {row.id for row in dead} - {row.id for row in undealt}:
+        mark_of_dead(connection, dismissed, dismissed=True)
+    for row in undealt:
+        its = found.setdefault(row.job_type, {"count": 0, "jobs": []})
+        its["count"] += 1
+        its["jobs"] += [row.id] if its["count"] <= DEATHS_NAMED else []
     if found:
+        mark_of_dead(connection, [row.id for row in undealt], dismissed=False)
         give_up(connection, PRUNED, found, database_now(connection))
 
 

@@ -525,30 +525,41 @@ def test_thousands_of_later_cancels_and_effects_hide_no_job_that_was_cancelled_i
 
 
 @pytest.mark.parametrize("pruned", [False, True], ids=["kept", "pruned"])
-@pytest.mark.parametrize("over", ["succeeded", "cancelled", "dead", "dismissed"])
+@pytest.mark.parametrize("over", ["succeeded", "cancelled", "dead", "stopped", "dismissed"])
 def test_an_unknown_effect_outlives_its_job_until_somebody_deals_with_it(world: World, over: str, pruned: bool) -> None:
     fails_in_an_effect(world)
     now = world.clock.now()
-    ended = {"status": "dead" if over == "dismissed" else over, "finished_at": now}
+    is_dead = over in ("dead", "stopped", "dismissed")
+    ended = {"status": "dead" if is_dead else over, "finished_at": now}
     ended |= {"dismissed_at": now} if over == "dismissed" else {}
     with world.database.write() as connection:
         connection.execute(update(tables.jobs).values(ended))
         if over == "succeeded":  # a step matters only if the job runs again
             step = {"key": "job:1:step:render", "job_id": 1, "attempt": 1, "begun_at": now}
             connection.execute(insert(tables.effects).values(step))
+        if over == "stopped":  # on_unknown: stop
+            connection.execute(update(tables.effects).values(state="stopped"))
     if not pruned:
         settle = '"cronjobs effects settle pay:7 done"'
-        assert settle in " ".join(world.ask("1").steady) or over in ("dead", "dismissed")
-        assert (settle in world.cronjobs("jobs", "show", "1", "--json").json["next"]) or over in ("dead", "dismissed")
+        assert settle in " ".join(world.ask("1").steady) or is_dead
+        assert (settle in world.cronjobs("jobs", "show", "1", "--json").json["next"]) or is_dead
     else:
         world.clock.advance(timedelta(days=91))
         assert world.cronjobs("prune").code == 0
         with world.database.read() as connection:
             assert connection.execute(select(tables.jobs.c.id)).first() is None
-    found = [each for each in world.cronjobs("status", "--json").json["findings"] if each["kind"] == "effect"]
-    if over in ("dead", "dismissed"):
-        assert found == []  # the findings "dead" and "pruned" report the death, and a dismissal ends the reports
+    findings = world.cronjobs("status", "--json").json["findings"]
+    found = [each for each in findings if each["kind"] == "effect"]
+    if over == "dismissed" or (is_dead and not pruned):
+        assert found == []  # the finding "dead" reports the death, and a dismissal ends the reports
         return
+    if is_dead:
+        [gone] = [each["text"] for each in findings if each["kind"] == "pruned"]
+        settle = 'run "cronjobs effects settle pay:7 done" (or not-done)'
+        assert f"the effect pay:7 of job 1: find out whether the effect happened, and {settle}" in gone
+        assert found[0]["text"].endswith(settle)
+        assert world.cronjobs("ack", "pruned").code == 0
+        assert "effect" in [each["kind"] for each in world.cronjobs("status", "--json").json["findings"]]
     why = "the job was cancelled" if over == "cancelled" else "the job succeeded"
     why = "retention removed the job" if pruned else why
     assert found[0]["text"].startswith(f"nobody knows whether the effect pay:7 of job 1 happened, and {why}")
