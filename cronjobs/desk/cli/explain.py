@@ -272,7 +272,7 @@ def _asked(text: str, evidence: ScheduleEvidence | ExecEvidence, option: str) ->
     """
     zone, now = evidence.timezone, evidence.now
     try:
-        wall = of_day(text, now.astimezone(ZoneInfo(zone)).replace(tzinfo=None))
+        wall = of_day(text, now.astimezone(ZoneInfo(zone)))
         read = wall or datetime.fromisoformat(text.strip())
         if not 1974 <= read.year <= 9998:
             raise OverflowError

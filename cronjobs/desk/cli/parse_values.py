@@ -112,7 +112,7 @@ def instant(given: str, zone: str, option: str, *, past_until: datetime | None =
         "--from": ", or --since 24h",
     }.get(option, "")
     try:
-        wall = None if past_until is None else of_day(given, past_until.astimezone(ZoneInfo(zone)).replace(tzinfo=None))
+        wall = None if past_until is None else of_day(given, past_until.astimezone(ZoneInfo(zone)))
         read = wall or datetime.fromisoformat(given.strip())
     except ValueError:
         raise UsageError(
@@ -143,15 +143,18 @@ def _in_zone(naive: datetime, zone: str, shown: str) -> datetime:
 def of_day(text: str, now: datetime) -> datetime | None:
     """Parse a time of day: "02:15" means the last 02:15 before *now*, "yesterday 02:15" means 02:15 on the day before.
 
-    *now* and the result are naive local times. Returns None if *text* is not a time of day. Raises ValueError for an
-    impossible time, such as 25:00.
+    *now* is an aware local time, and the result is a naive one. If the clocks show the time twice, its first pass
+    decides whether it is before *now*. Returns None if *text* is not a time of day. Raises ValueError for an impossible
+    time, such as 25:00.
     """
     found = _OF_DAY.fullmatch(text.strip().lower())
     if found is None:
         return None
     hour, minute, second = (int(part or 0) for part in found.groups()[1:])
     moment = datetime.combine(now.date(), time(hour, minute, second))
-    if found[1] == "yesterday" or (found[1] is None and moment > now):
+    # In the second pass of a repeated hour, the clock has already shown times that are later than what it shows now.
+    first = min(moment.replace(tzinfo=now.tzinfo, fold=fold).astimezone(UTC) for fold in (0, 1))
+    if found[1] == "yesterday" or (found[1] is None and first > now.astimezone(UTC)):
         moment -= timedelta(days=1)
     return moment
 
@@ -159,7 +162,7 @@ def of_day(text: str, now: datetime) -> datetime | None:
 def since(text: str, times: Times, option: str = "--since") -> datetime:
     """Parse a duration (back from now), an instant, or a time of day (the last time that the clock showed it)."""
     with suppress(ValueError):
-        wall = of_day(text, times.local(times.now).replace(tzinfo=None))
+        wall = of_day(text, times.now.astimezone(ZoneInfo(times.timezone)))
         if wall is not None:
             return asked_on_the_clock(wall, times.timezone).at
     return since_instant(text, times.now, times.timezone, option)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 from sqlalchemy import update
@@ -12,6 +13,7 @@ from support.explained import cronjobs as cronjobs
 from support.explained import world as world
 from support.postgres import OWNER
 
+from cronjobs.desk.cli.parse_values import of_day
 from cronjobs.desk.insight.instants import asked_on_the_clock
 from cronjobs.desk.insight.schedule_history import names_of_its_own
 from cronjobs.desk.rules.schedule_names import names_of
@@ -396,6 +398,20 @@ def test_a_wildcard_runs_in_both_passes(world: World) -> None:
 def test_times_in_a_gap_mean_the_change(wall: str, zone: str, at: str, exists: bool) -> None:
     asked = asked_on_the_clock(datetime.fromisoformat(wall), zone)
     assert (asked.at, asked.exists) == (utc(at), exists)
+
+
+@pytest.mark.parametrize(
+    ("now", "given", "wall"),
+    [
+        ("2026-10-25T00:10", "02:30", "2026-10-24T02:30"),  # 02:10, the first pass
+        ("2026-10-25T01:10", "02:30", "2026-10-25T02:30"),  # 02:10 again: the clock showed 02:30 40 minutes ago
+        ("2026-10-25T01:10", "03:30", "2026-10-24T03:30"),
+        ("2026-10-25T01:10", "yesterday 02:30", "2026-10-24T02:30"),
+        ("2026-03-29T01:10", "02:30", "2026-03-29T02:30"),  # 03:10, just after the gap
+    ],
+)
+def test_a_time_of_day_in_a_repeated_hour_means_the_last_one_shown(now: str, given: str, wall: str) -> None:
+    assert of_day(given, utc(now).astimezone(ZoneInfo("Europe/Berlin"))) == datetime.fromisoformat(wall)
 
 
 # --- not settled, or not any more -------------------------------------------------------------------------------------
