@@ -22,6 +22,7 @@ from cronjobs.engine.command.printing import complain, echo, echo_json
 from cronjobs.engine.jobs.checking import new_job
 from cronjobs.engine.jobs.enqueue import put_job
 from cronjobs.engine.jobs.insertion import Inserted, OnConflict, RoomWait, wait_for_room
+from cronjobs.engine.store.operating import states
 from cronjobs.engine.store.queues import count_full, paused_scope
 from cronjobs.errors import DatabaseError, QueueFull, UsageError
 from cronjobs.model import duration_text
@@ -134,6 +135,11 @@ def enqueue(
             with suppress(DatabaseError), database.write() as connection:
                 count_full(connection, full.queue, "refused", full.wanted)
             raise
+        unfit = None
+        if put.id is not None and not put.new and put.status in ("dead", "cancelled"):
+            with database.read() as connection:
+                state = states(connection, [put.id]).get(put.id)
+            unfit = None if state is None else state.unfit_to_retry
     if as_json:
         echo_json({"id": put.id, "new": put.new, "status": put.status})
     elif put.id is None:
@@ -145,10 +151,10 @@ def enqueue(
     if put.id is not None and put.had_key is not None and put.had_key != job_type:
         complain(str(events.key_of_another_type(job_type, put.had_key, put.replaced, put.id, 1).facts["error"]))
     elif not put.new and put.status in ("dead", "cancelled"):
-        complain(
-            f'job {put.id} has used the key, so no new job was enqueued; to run that job again: "cronjobs jobs retry '
-            f'{put.id}"'
-        )
+        again = f'to run that job again: "cronjobs jobs retry {put.id}"'
+        if unfit is not None:
+            again = f"that job cannot be retried, because {unfit}"
+        complain(f"job {put.id} has used the key, so no new job was enqueued; {again}")
     say_paused(paused if put.new or put.replaced else None)
     if put.id is not None and (put.new or put.replaced) and not no_import:
         warn_if_unfit(settings, job_type, arguments, f"Job {put.id} waits", f"cronjobs jobs cancel {put.id}")

@@ -499,6 +499,15 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
     if job.job_type.startswith(EXEC_PREFIX):
         return [f"{said}; cron runs its crontab line again when the line is due{f'; {dismiss}' if report else ''}."]
     again = triggered(job.triggered, times)
+    if job.unfit_to_retry is not None:
+        unknown = ""
+        if job.unsettled is not None:
+            unknown = (
+                f" Nobody knows whether its effect {one_line(job.unsettled, 600)} happened; if you find out, record "
+                f'the answer: "{settling(job.unsettled)}" (or not-done).'
+            )
+        refused = f"It cannot be retried, because {job.unfit_to_retry}.{unknown}"
+        return [f"{said}.", *([again.said] if again else []), refused, *([f"{dismiss}."] if report else [])]
     if job.unsettled is not None:
         effect = f"effect {one_line(job.unsettled, 600)} happened"
         # If an effect stopped the job, the job has to wait for a person. Any other job may repeat its effect.

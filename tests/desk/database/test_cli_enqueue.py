@@ -13,7 +13,8 @@ from sqlalchemy import insert, update
 from support.project import Project
 
 from cronjobs.clock import SYSTEM
-from cronjobs.engine.database.tables import jobs, meta, queues
+from cronjobs.engine.database.tables import effects, jobs, meta, queues
+from cronjobs.engine.store.pruning import STRIPPED
 
 YAML = 'timezone: Europe/Berlin\njob_types: {t.ok: {command: ["true"]}}\n'
 CANARY = "c4n4ry-value"
@@ -76,6 +77,20 @@ def test_a_key_is_spent_once(project: Project) -> None:
     assert again.json == {"id": 1, "new": False, "status": "dead"}
     assert '"cronjobs jobs retry 1"' in again.err
     assert len(project.jobs()) == 1
+
+
+def test_no_retry_is_advised_for_a_job_whose_payload_is_gone(project: Project) -> None:
+    enqueue = ("enqueue", "t.ok", "--idempotency-key", "k")
+    project.call(*enqueue)
+    now = datetime.now(UTC)
+    project.execute(update(jobs).values(status="dead", finished_at=now, meta=json.loads(STRIPPED)))
+    project.execute(insert(effects).values(key="pay:7", job_id=1, attempt=1, state="stopped", begun_at=now))
+    why = "only its key is kept: its payload is gone"
+    assert why in project.call("jobs", "retry", "1").err
+    for command in (enqueue, ("explain", "1"), ("jobs", "show", "1"), ("effects", "settle", "pay:7", "done")):
+        told = project.call(*command)
+        assert "jobs retry" not in told.out + told.err
+        assert command[0] == "effects" or f"because {why}" in " ".join((told.out + told.err).split())
 
 
 def test_a_key_that_a_job_of_another_type_has_is_named(project: Project) -> None:
