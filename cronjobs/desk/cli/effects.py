@@ -19,6 +19,7 @@ from cronjobs.desk.insight.releasing import Holders
 from cronjobs.engine.command.printing import complain, echo
 from cronjobs.engine.rules.payload import BadJson, result_json
 from cronjobs.engine.store import effects as ledger
+from cronjobs.engine.store import operating
 from cronjobs.engine.store.effects import Record
 from cronjobs.engine.store.sql import database_now
 from cronjobs.engine.store.ticks import record
@@ -139,16 +140,22 @@ def settle(
             )
             # Find the jobs by their error, which is the text of EffectUnknown, truncated as the worker stores it.
             dead |= dict.fromkeys(ledger.dead_of(connection, one_line(str(EffectUnknown(found.key)), ERROR_LIMIT // 2)))
-            if found.job_id is not None and ledger.can_retry(connection, found.job_id):
+            if found.job_id is not None:
                 began[found.job_id] = None
+        states = operating.states(connection, [*dead, *began])
+        fit = {
+            job_id
+            for job_id, state in states.items()
+            if state.status in ("dead", "cancelled") and state.unfit_to_retry is None
+        }
     without = ", without a result" if written is None else ""
     done = f"is recorded as done{without}: no attempt will repeat it"
     undone = "counts as never begun: if there is a later attempt, it will perform the effect"
     for key in dict.fromkeys(keys):
         echo(f"effect {safe(key)} {done if verdict is Verdict.DONE else undone}")
     its = "this effect" if len(keys) == 1 else "one of these effects"
-    _say_retry(list(dead), f"died because of {its}")
-    _say_retry([job_id for job_id in began if job_id not in dead], f"began {its} and did not succeed")
+    _say_retry([job_id for job_id in dead if job_id in fit], f"died because of {its}")
+    _say_retry([job_id for job_id in began if job_id in fit and job_id not in dead], f"began {its} and did not succeed")
 
 
 def _say_retry(ids: Sequence[int], what: str) -> None:

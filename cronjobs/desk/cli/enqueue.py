@@ -19,7 +19,6 @@ from cronjobs.desk.cli.project_database import operator, our_database
 from cronjobs.desk.insight.formatting import in_full, status_word
 from cronjobs.engine.command import leaving
 from cronjobs.engine.command.printing import complain, echo, echo_json
-from cronjobs.engine.database.connection import Database
 from cronjobs.engine.jobs.checking import new_job
 from cronjobs.engine.jobs.enqueue import put_job
 from cronjobs.engine.jobs.insertion import Inserted, OnConflict, RoomWait, wait_for_room
@@ -136,7 +135,11 @@ def enqueue(
             with suppress(DatabaseError), database.write() as connection:
                 count_full(connection, full.queue, "refused", full.wanted)
             raise
-        is_stripped = put.id is not None and not put.new and _is_stripped(database, put.id)
+        unfit = None
+        if put.id is not None and not put.new and put.status in ("dead", "cancelled"):
+            with database.read() as connection:
+                state = states(connection, [put.id]).get(put.id)
+            unfit = None if state is None else state.unfit_to_retry
     if as_json:
         echo_json({"id": put.id, "new": put.new, "status": put.status})
     elif put.id is None:
@@ -147,21 +150,15 @@ def enqueue(
         echo(f"job {put.id} existed already ({put.had_key}, {status_word(put.status or '')})")
     if put.id is not None and put.had_key is not None and put.had_key != job_type:
         complain(str(events.key_of_another_type(job_type, put.had_key, put.replaced, put.id, 1).facts["error"]))
-    elif put.id is not None and not put.new and put.status in ("dead", "cancelled"):
-        how = f'to run that job again: "cronjobs jobs retry {put.id}"'
-        if is_stripped:
-            how = "that job cannot run again, because retention has removed its payload: use another key"
-        complain(f"job {put.id} has used the key, so no new job was enqueued; {how}")
+    elif not put.new and put.status in ("dead", "cancelled"):
+        again = f'to run that job again: "cronjobs jobs retry {put.id}"'
+        if unfit is not None:
+            again = f"that job cannot be retried, because {unfit}"
+        complain(f"job {put.id} has used the key, so no new job was enqueued; {again}")
     say_paused(paused if put.new or put.replaced else None)
     if put.id is not None and (put.new or put.replaced) and not no_import:
         warn_if_unfit(settings, job_type, arguments, f"Job {put.id} waits", f"cronjobs jobs cancel {put.id}")
     leaving.leave(0, stuck=False)
-
-
-def _is_stripped(database: Database, job_id: int) -> bool:
-    with database.read() as connection:
-        job = states(connection, [job_id]).get(job_id)
-    return job is not None and job.stripped
 
 
 def _due(run_at: datetime | None, later: timedelta | None, timezone: str) -> str:

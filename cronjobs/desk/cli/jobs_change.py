@@ -215,12 +215,8 @@ def _refuse(operation: Operation, ids: Sequence[int]) -> None:
         elif job.is_exec and (verb is RETRY or (verb is CANCEL and job.status is Status.RUNNING)):
             how = _signal_to(job.locked_by) if verb is CANCEL else ""
             refused[job_id] = f"is a run of cronjobs exec: only {EXEC_WORDS[verb.name]}{how}"
-        elif verb is RETRY and job.stripped:
-            refused[job_id] = f"is {status_word(job.status)}, and retention has kept only its key, not its payload"
-        elif verb is RETRY and job.too_long is not None:
-            refused[job_id] = (
-                f"is {status_word(job.status)}, and its {job.too_long}: enqueue a new job with a shorter value"
-            )
+        elif verb is RETRY and job.unfit_to_retry is not None:
+            refused[job_id] = f"is {status_word(job.status)}, and {job.unfit_to_retry}"
         elif verb is RETRY and job.key_owner is not None:
             refused[job_id] = f"released its key when it was cancelled, and job {job.key_owner} has the key now"
         elif verb is DISMISS and job.dismissed:

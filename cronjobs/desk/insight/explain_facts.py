@@ -302,7 +302,7 @@ class JobFacts:
     idempotency_key: str | None = None
     released_key: str | None = None  # the key that the job lost when it was cancelled
     key_owner: int | None = None  # the job that has the lost key now
-    stripped: bool = False  # whether retention has removed the payload and kept only the key
+    unfit_to_retry: str | None = None  # if the job is dead or cancelled: why it can never be retried
     schedule: str | None = None
     scheduled_for: datetime | None = None
     started_at: datetime | None = None

@@ -500,9 +500,9 @@ def _over(job: JobFacts, said: str, times: LocalTimes) -> list[str]:
     if job.job_type.startswith(EXEC_PREFIX):
         return [f"{said}; cron runs its crontab line again when the line is due{f'; {dismiss}' if report else ''}."]
     again = triggered(job.triggered, times)
-    if job.stripped:
+    if job.unfit_to_retry is not None:
         return [
-            f"{said}. It cannot run again, because retention has removed its payload and kept only its key.",
+            f"{said}. It cannot be retried, because {job.unfit_to_retry}.",
             *([again.said] if again else []),
             *_left_unknown(job),
             *([f"{dismiss}."] if report else []),

@@ -31,6 +31,7 @@ from cronjobs.desk.insight.same_cause import (
     how_they_ended,
 )
 from cronjobs.desk.insight.slow_types import RUNS_IN_A_LEASE
+from cronjobs.desk.insight.stopped_jobs import settling
 from cronjobs.desk.insight.waiting import LateGroup, entries_of
 from cronjobs.desk.insight.watched import late_after
 from cronjobs.desk.store.failing_types import IN_A_ROW
@@ -95,6 +96,11 @@ def work_findings(health: Health, run: RunSettings, same: SameCause) -> Iterator
             f"retention removed {what} of {several(sorted(gone.by_name))} before anybody retried, cancelled or "
             f'dismissed {them}; "cronjobs ack pruned" ends this finding'
         )
+        if unknown := [each for each in health.watch.left_unknown if each.id in gone.jobs]:
+            text += (
+                f", but not the finding about the effect {one_line(unknown[0].key, 200)} of job {unknown[0].id}: find "
+                f'out whether the effect happened, and run "{settling(unknown[0].key)}" (or not-done)'
+            )
         command = "cronjobs audit --action pruned"
         yield Finding("pruned", text, since=gone.since, command=command, rows=tuple(map(str, gone.ids)))
     yield from _queues(health)
@@ -351,7 +357,8 @@ def _left_unknown(health: Health) -> Iterator[Finding]:
     effect = f"whether the effect {one_line(last.key, 200)} of job {last.id} happened"
     more = f" ({counted(len(found) - 1, 'more job')} left an unknown effect, too)" if len(found) > 1 else ""
     over = _JOB_IS_OVER.get(last.status, "retention removed the job")
-    text = f"nobody knows {effect}, and {over}{more}; find out, and settle the effect"
+    settle = "settle the effect" if last.status is not None else f'run "{settling(last.key)}" (or not-done)'
+    text = f"nobody knows {effect}, and {over}{more}; find out, and {settle}"
     alone = len(found) == 1 and last.status is not None
     yield Finding(
         "effect",

@@ -64,7 +64,7 @@ from cronjobs.engine.rules.concurrency import Limit, reached
 from cronjobs.engine.rules.occurrences import ON_TIME_WITHIN
 from cronjobs.engine.rules.progress import reported_of
 from cronjobs.engine.rules.recovery_policy import seconds
-from cronjobs.engine.store import schedules
+from cronjobs.engine.store import operating, schedules
 from cronjobs.engine.store.concurrency import running_by_key
 from cronjobs.engine.store.effects import doubtful_of
 from cronjobs.engine.store.given_up import pruned_dead
@@ -198,6 +198,7 @@ def job_facts(
     any_waits = any(row.status in ("queued", "failed") for row in rows)
     judged = judged_types(connection, settings.run.every, types()) if any_waits else None
     of_types: dict[str, TypeFacts] = {}
+    over = operating.states(connection, [row.id for row in rows if row.status in NOT_DONE])
     found = {}
     for row in rows:
         waits = row.status in ("queued", "failed")
@@ -211,7 +212,7 @@ def job_facts(
             **{name: row._mapping[name] for name in _SAME},
             attempt=row.attempts,
             dismissed=bool(row.dismissed),
-            stripped=bool(row.stripped),
+            unfit_to_retry=over[row.id].unfit_to_retry if row.id in over else None,
             reported=reported_of(row.progress) if row.status == "running" else None,
             most=row.max_attempts or (job_type.retry.max_attempts if job_type else None),
             host=_host(row.locked_by) if row.locked_by else None,

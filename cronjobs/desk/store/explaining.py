@@ -32,7 +32,7 @@ from cronjobs.engine.store.overlap import AMONG_RUNNABLE, IN_TURN, PRESENT_TYPE,
 from cronjobs.engine.store.released_keys import KEY_OWNER
 from cronjobs.engine.store.schedules import SCHEDULE_COLUMNS, StoredSchedule
 from cronjobs.engine.store.shown_columns import columns_shown
-from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, IS_STRIPPED, group, run
+from cronjobs.engine.store.sql import AMONG_IDS, AMONG_NAMES, group, run
 from cronjobs.text import ERROR_LIMIT
 
 TICKS_READ = 200
@@ -152,7 +152,7 @@ def jobs_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Row[An
           {columns_shown("last_error", "enqueued_by")}, j.cancel_requested_at, j.misfit_since, j.created_at,
           j.started_at, j.finished_at, j.last_failed_at,
           CASE WHEN j.status = 'dead' AND j.dismissed_at >= j.finished_at THEN 1 ELSE 0 END AS dismissed,
-          {KEY_OWNER} AS key_owner, {IS_STRIPPED} AS stripped, {JOB_PROGRESS} AS progress,
+          {KEY_OWNER} AS key_owner, {JOB_PROGRESS} AS progress,
           CASE WHEN j.status = 'running' THEN {RUNNER_S} END AS runner_s
         FROM {JOBS} j WHERE j.id {AMONG_IDS}""",
         ids=list(job_ids),

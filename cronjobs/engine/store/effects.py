@@ -301,12 +301,6 @@ def doubtful_of(connection: Connection, job_ids: Collection[int]) -> Sequence[Ro
     ).all()
 
 
-def can_retry(connection: Connection, job_id: int) -> bool:
-    """Return whether an operator can retry this job: it is dead or cancelled."""
-    found = run(connection, f"SELECT 1 FROM {JOBS} WHERE id = :id AND status IN ('dead', 'cancelled')", id=job_id)
-    return found.first() is not None
-
-
 def dead_of(connection: Connection, error: str) -> list[int]:
     """Return the jobs that died of an EffectUnknown whose message is *error*, or begins with *error* and "; "."""
     rows = run(

@@ -35,13 +35,14 @@ class GivenUp:
     """The audit entries that nobody has acknowledged: ids (oldest first), counts by name, and the time of the oldest
     entry.
 
-    If ``more`` is True, further entries exist.
+    If ``more`` is True, further entries exist. ``jobs`` has the ids of the jobs that the entries name.
     """
 
     ids: tuple[int, ...]
     by_name: Mapping[str, int]
     since: datetime
     more: bool = False
+    jobs: frozenset[int] = frozenset()
 
 
 def give_up(connection: Connection, kind: str, found: Mapping[str, Mapping[str, Any]], at: datetime) -> None:
@@ -67,7 +68,9 @@ def given_up(connection: Connection, kind: str) -> GivenUp | None:
     counts: Counter[str] = Counter()
     for row in rows[:READ]:
         counts[row.subject] += count_of(row.detail)
-    return GivenUp(tuple(row.id for row in rows[:READ]), counts, min(row.at for row in rows[:READ]), len(rows) > READ)
+    jobs = frozenset(each for row in rows[:READ] for each in pruned_jobs(row.detail))
+    since = min(row.at for row in rows[:READ])
+    return GivenUp(tuple(row.id for row in rows[:READ]), counts, since, len(rows) > READ, jobs)
 
 
 def pruned_dead(connection: Connection, job_ids: Collection[int]) -> dict[int, datetime]:

@@ -214,6 +214,18 @@ class JobState:
     key_owner: int | None
     locked_by: str | None
 
+    @property
+    def unfit_to_retry(self) -> str | None:
+        """Why this job can never be retried, as the end of "job 17 is dead, and …". None if nothing prevents it.
+
+        A released key that another job has, and a run of "cronjobs exec", have messages of their own.
+        """
+        if self.stripped:
+            return "retention has removed its payload and kept only its key"
+        if self.too_long is not None:
+            return f"its {self.too_long}: enqueue a new job with a shorter value"
+        return None
+
 
 def states(connection: Connection, ids: Collection[int]) -> dict[int, JobState]:
     """Return the states of the jobs among *ids* that exist."""

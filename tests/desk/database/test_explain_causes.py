@@ -525,35 +525,39 @@ def test_thousands_of_later_cancels_and_effects_hide_no_job_that_was_cancelled_i
 
 
 @pytest.mark.parametrize("pruned", [False, True], ids=["kept", "pruned"])
-@pytest.mark.parametrize("over", ["succeeded", "cancelled", "dead", "stopped by it", "dismissed"])
+@pytest.mark.parametrize("over", ["succeeded", "cancelled", "dead", "stopped", "dismissed"])
 def test_an_unknown_effect_outlives_its_job_until_somebody_deals_with_it(world: World, over: str, pruned: bool) -> None:
     fails_in_an_effect(world)
     now = world.clock.now()
-    if over == "stopped by it":
-        over = "dead"
-        with world.database.write() as connection:
-            connection.execute(update(tables.effects).values(state="stopped"))
-    ended = {"status": "dead" if over == "dismissed" else over, "finished_at": now}
+    is_dead = over in ("dead", "stopped", "dismissed")
+    ended = {"status": "dead" if is_dead else over, "finished_at": now}
     ended |= {"dismissed_at": now} if over == "dismissed" else {}
     with world.database.write() as connection:
         connection.execute(update(tables.jobs).values(ended))
         if over == "succeeded":  # a step matters only if the job runs again
             step = {"key": "job:1:step:render", "job_id": 1, "attempt": 1, "begun_at": now}
             connection.execute(insert(tables.effects).values(step))
+        if over == "stopped":  # on_unknown: stop
+            connection.execute(update(tables.effects).values(state="stopped"))
     if not pruned:
         settle = '"cronjobs effects settle pay:7 done"'
-        assert settle in " ".join(world.ask("1").steady) or over in ("dead", "dismissed")
-        assert (settle in world.cronjobs("jobs", "show", "1", "--json").json["next"]) or over in ("dead", "dismissed")
+        assert settle in " ".join(world.ask("1").steady) or is_dead
+        assert (settle in world.cronjobs("jobs", "show", "1", "--json").json["next"]) or is_dead
     else:
         world.clock.advance(timedelta(days=91))
         assert world.cronjobs("prune").code == 0
         with world.database.read() as connection:
             assert connection.execute(select(tables.jobs.c.id)).first() is None
-    found = [each for each in world.cronjobs("status", "--json").json["findings"] if each["kind"] == "effect"]
-    if over == "dismissed" or (over == "dead" and not pruned):
-        assert found == []  # the finding "dead" names the effect, and a dismissal ends the reports
+    findings = world.cronjobs("status", "--json").json["findings"]
+    found = [each for each in findings if each["kind"] == "effect"]
+    if over == "dismissed" or (is_dead and not pruned):
+        assert found == []  # the finding "dead" reports the death, and a dismissal ends the reports
         return
-    if over == "dead":
+    if is_dead:
+        [gone] = [each["text"] for each in findings if each["kind"] == "pruned"]
+        settle = 'run "cronjobs effects settle pay:7 done" (or not-done)'
+        assert f"the effect pay:7 of job 1: find out whether the effect happened, and {settle}" in gone
+        assert found[0]["text"].endswith(settle)
         assert world.cronjobs("ack", "pruned").code == 0
         assert "all well" not in world.cronjobs("status").out
     why = "the job was cancelled" if over == "cancelled" else "the job succeeded"
@@ -575,7 +579,8 @@ def test_no_view_advises_a_retry_of_a_job_whose_payload_is_gone(world: World, st
     world.clock.advance(timedelta(days=91))
     assert world.cronjobs("prune").code == 0
     refused = world.cronjobs("jobs", "retry", "1")
-    assert (refused.code, "retention has kept only its key, not its payload" in refused.err) == (1, True)
+    why = "retention has removed its payload and kept only its key"
+    assert (refused.code, f"is {status}, and {why}" in refused.err) == (1, True)
     told = [
         " ".join(world.ask("1").steady),
         str(world.cronjobs("jobs", "show", "1", "--json").json["next"]),
@@ -583,10 +588,13 @@ def test_no_view_advises_a_retry_of_a_job_whose_payload_is_gone(world: World, st
     ]
     for said in told:
         assert "jobs retry" not in said, said
-        assert "cannot run again, because retention has removed its payload" in said
+        assert f"because {why}" in said
     for said in told[:2]:
         assert (effect is not None) == ('"cronjobs effects settle pay:7 done" (or not-done)' in said)
         assert (status == "dead") == ('"cronjobs jobs dismiss 1" ends the reports about this death' in said)
+    if effect is not None:
+        settled = world.cronjobs("effects", "settle", effect, "done")
+        assert (settled.code, settled.out.count("\n")) == (0, 1), settled.out
 
 
 @pytest.mark.parametrize(("repeats", "most"), [(0, None), (1, "twice"), (3, "up to 4 times")])
