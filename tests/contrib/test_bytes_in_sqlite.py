@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 from support.browsing import Browser, by_link, pages
 from support.cases import judge
 from support.lookingrows import NOW, Cronjobs, Rows, ago
@@ -28,7 +29,7 @@ COMMANDS = [
     *("jobs tail 1", "jobs tail 2", "explain 1", "explain 2", "explain 3 --json", "explain mail.send", "audit"),
     *("explain nightly-report", "jobs list --group-by error", "history --since 24h"),
     *("schedules list", "schedules show nightly-report", "metrics", "report --out r", "effects list", "books", "next"),
-    *("ack", "sync --plan", "doctor", TICK),
+    *("ack", "sync --plan", "doctor", TICK, "prune", "jobs retry 1 2", "jobs cancel 4", "effects settle k done"),
 ]
 ADDRESSES = [
     "/",
@@ -115,6 +116,18 @@ def faults(cronjobs: Cronjobs, url: str, commands: list[str]) -> list[tuple[str,
         if answer.code == EX_SOFTWARE or "Traceback" in answer.err or "\x1b" in answer.out + answer.err:
             found.append((words, answer.err.strip()[-700:]))
     return found
+
+
+def test_a_job_whose_meta_is_no_json_is_explained_pruned_and_retried(
+    cronjobs: Cronjobs, world: Rows, sqlite_migrated: str
+) -> None:
+    assert write(sqlite_migrated, "cronjobs_jobs", "meta", "'{'")
+    for words in ("explain 1", "jobs show 1", "effects settle k done", "prune", "jobs retry 1"):
+        answer = cronjobs(*words.split())
+        assert answer.code == 0, (words, answer)
+    assert "is running" in cronjobs("jobs", "dismiss", "3").err
+    with world.database.read() as connection:
+        assert connection.execute(text("SELECT status FROM cronjobs_jobs WHERE id = 1")).scalar_one() == "queued"
 
 
 def test_any_value_in_any_column_stops_no_command_and_no_tick(

@@ -34,7 +34,9 @@ WAIT_FOR_LOCK: Final = either(postgresql="FOR NO KEY UPDATE OF j", sqlite="")
 # True if pruning has removed the job's payload and kept only its key.
 IS_STRIPPED: Final = either(
     postgresql="j.meta ? 'cronjobs.stripped'",
-    sqlite="(json_valid(j.meta) AND json_type(j.meta, '$.\"cronjobs.stripped\"') IS NOT NULL)",
+    # AND does not keep SQLite from evaluating json_type, which fails for bytes and for text that is not JSON.
+    sqlite="""(CASE WHEN typeof(j.meta) = 'text' AND json_valid(j.meta)
+      THEN json_type(j.meta, '$."cronjobs.stripped"') IS NOT NULL ELSE 0 END)""",
 )
 # SQL for "… is one of :ids". The parameter is a JSON array of numbers.
 AMONG_IDS: Final = either(
