@@ -511,7 +511,7 @@ def test_live_a_module_that_ends_the_process_ends_no_command_without_a_word(live
     done = live.run("check", "--live")
     assert (done.code, done.err) == (1, "2 findings\n")
     assert "handlers cannot be imported: SystemExit: os._exit(0) was called" in done.out
-    assert "os._exit(0) was called" in live.run("doctor").out
+    assert "os._exit(0) was called" in live.run("check").out
     assert "1 dead" in live.run("status").out
     assert "Job 1 died" in live.run("explain", "1").out
     live.execute(insert(jobs).values(job_type="t.other"))
