@@ -26,7 +26,6 @@ from cronjobs.engine.host.identity import Identity
 from cronjobs.engine.run_due.cron_mail import CronMail, as_object, summary
 from cronjobs.engine.run_due.options import SHOWS_PROGRESS, TickOptions
 from cronjobs.engine.run_due.settings import fires_schedules, readable_settings, run_by_cron, tick_settings
-from cronjobs.engine.store.unreported_deaths import still_dead
 from cronjobs.engine.tick import deadline, extras
 from cronjobs.engine.tick.tick import Tick
 from cronjobs.engine.tick.unreported import Unreported
@@ -46,6 +45,8 @@ def _progress_every_s() -> float:
 
 
 def _still_dead(database: Database, ids: Collection[int]) -> Collection[int] | None:
+    from cronjobs.engine.store.unreported_deaths import still_dead  # most ticks have no deaths
+
     try:
         with database.read() as connection:
             return still_dead(connection, ids)

@@ -54,9 +54,10 @@ OF_CODE: Final = ("config.fault", UNKNOWN_TYPE)
 CAUSES_NAMED: Final = 10
 # During the tick, decide for at most this many causes whether to mail them. Most may have been mailed before.
 DECIDED_AT_ONCE: Final = 10 * CAUSES_NAMED
-StillDead = Callable[[Collection[int]], Collection[int] | None]
 IDS_NAMED: Final = 5  # a line names at most this many jobs that died of the same cause
 TYPES_NAMED: Final = 10  # a line names at most this many job types that no host knows
+# Returns which of the given jobs nobody has retried or dismissed, or None if the database does not answer.
+StillDead = Callable[[Collection[int]], Collection[int] | None]
 
 
 class Outlet:
@@ -389,8 +390,7 @@ class CronMail:
         *knows_code* is True if the tick has loaded the handlers, so that it knows which faults have ended. *left_row*
         is True if the tick has a row in the database. A tick that has no row because of a database problem counts as
         not started. If the tick could not complete its row, *unrecorded* are the times in which it could not use the
-        database; the next tick records them. *still_dead* returns which of the given jobs nobody has retried or
-        dismissed, or None if the database does not answer.
+        database; the next tick records them. Without *still_dead*, no known cause is reported as new.
         """
         now = SYSTEM.now()
         lines, ends = take_messages(self.config)

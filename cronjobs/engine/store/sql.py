@@ -34,7 +34,7 @@ WAIT_FOR_LOCK: Final = either(postgresql="FOR NO KEY UPDATE OF j", sqlite="")
 # True if pruning has removed the job's payload and kept only its key.
 IS_STRIPPED: Final = either(
     postgresql="j.meta ? 'cronjobs.stripped'",
-    # AND does not keep SQLite from evaluating json_type, which fails for bytes and for text that is not JSON.
+    # CASE and not AND: in a result column SQLite evaluates both sides of AND, and json_type fails for other texts.
     sqlite="""(CASE WHEN typeof(j.meta) = 'text' AND json_valid(j.meta)
       THEN json_type(j.meta, '$."cronjobs.stripped"') IS NOT NULL ELSE 0 END)""",
 )
