@@ -13,6 +13,7 @@ import pytest
 from django.contrib.messages.storage.fallback import FallbackStorage  # type: ignore[import-untyped]
 from django.core.exceptions import PermissionDenied  # type: ignore[import-untyped]
 from django.core.management import call_command  # type: ignore[import-untyped]
+from django.db import ProgrammingError  # type: ignore[import-untyped]
 from django.test import RequestFactory, override_settings  # type: ignore[import-untyped]
 from django.urls import clear_url_caches, include, path, re_path  # type: ignore[import-untyped]
 from sqlalchemy import select
@@ -20,7 +21,7 @@ from support.django_project import django_project
 from support.djangos import configured
 from support.lookingrows import Rows, ago
 from support.lookingrows import rows as rows
-from support.postgres import OWNER, READ, as_role
+from support.postgres import ENQUEUE, OWNER, READ, RUN, as_role
 
 from cronjobs import masking
 from cronjobs.contrib.django.checks import pages_are_reached
@@ -315,6 +316,27 @@ def test_an_action_that_the_databases_role_may_not_do_is_answered_with_a_sentenc
     assert "permission denied" in said
     assert '"cronjobs db grants" prints' in said
     assert "(0 of 1 were changed)" in said
+
+
+ON_POSTGRESQL = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)  # SQLite has no roles
+
+
+@ON_POSTGRESQL
+@pytest.mark.parametrize(("role", "sees", "changed"), [(ENQUEUE, False, 0), (READ, True, 0), (RUN, True, 1)])
+def test_the_role_read_is_enough_to_see_jobs_and_the_role_run_to_change_them(
+    site: Any, rows: Rows, database_url: str, tmp_path: Path, role: str, sees: bool, changed: int
+) -> None:
+    rows.job(status="dead", job_type="t.pay")
+    for alias in configured(as_role(database_url, role), "other", by_runner=True):
+        with override_settings(CRONJOBS={"config": tmp_path / "cronjobs.yaml", "database": alias}):
+            if not sees:
+                with pytest.raises(ProgrammingError, match="permission denied"):
+                    listed(site, ADA)
+                return
+            assert "t.pay dead" in listed(site, ADA)
+            assert "Job 1 (t.pay)" in words(of(site, "JobModel").change_view(request(ADA), "1"))
+            [said] = act(site, ADA, "retry", 1)
+            assert said.startswith("1 queued again") == bool(changed)
 
 
 def test_who_may_only_look_cannot_act_and_nobody_adds_deletes_or_edits(
