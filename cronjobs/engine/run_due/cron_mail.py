@@ -156,39 +156,30 @@ class Reporter:
 
 @dataclass
 class _Deaths:
-    """The deaths of jobs in this tick that share one cause. ``first`` is the id of the job that died first.
+    """The deaths of jobs in this tick that share one cause. ``event`` is the first death. ``jobs`` are the jobs' ids.
 
-    ``event`` is its death. ``ids`` are the ids of the next few jobs. ``is_news`` says whether to mail these deaths. It
-    is None until that is decided. ``is_named`` says whether a line about the first death was printed.
+    ``is_news`` says whether to mail these deaths. It is None until that is decided. ``is_named`` says whether a line
+    about the first death was printed.
     """
 
     event: events.Event
-    number: int = 0
-    ids: list[int] = field(default_factory=list)
+    jobs: list[int] = field(default_factory=list)
     is_news: bool | None = None
     is_named: bool = False
 
     @property
-    def first(self) -> int:
-        return int(self.event.facts["job_id"])
-
-    @property
-    def jobs(self) -> list[int]:
-        return [self.first, *self.ids]
-
-    @property
-    def counted(self) -> Deaths:
-        return Deaths(self.number, self.jobs, bool(self.is_news))
+    def number(self) -> int:
+        return len(self.jobs)
 
     @property
     def others(self) -> str:
         """Return text such as "3 more jobs died of the same cause as job 7: 8, 9, 12"."""
-        others = self.number - 1
-        left = others - len(self.ids)
-        more = f" and {left:,} more" if left else ""
-        jobs = "job" if others == 1 else "jobs"
-        ids = ", ".join(map(str, self.ids))
-        return f"{others:,} more {jobs} died of the same cause as job {self.first}: {ids}{more}"
+        first, *others = self.jobs
+        left = len(others) - IDS_NAMED
+        more = f" and {left:,} more" if left > 0 else ""
+        jobs = "job" if len(others) == 1 else "jobs"
+        ids = ", ".join(map(str, others[:IDS_NAMED]))
+        return f"{len(others):,} more {jobs} died of the same cause as job {first}: {ids}{more}"
 
 
 def _channel(event: events.Event) -> str:
@@ -284,9 +275,7 @@ class CronMail:
         """
         cause = events.death_cause(event)
         died = self._deaths.setdefault(cause, _Deaths(event))
-        died.number += 1
-        if 1 < died.number <= IDS_NAMED + 1:
-            died.ids.append(event.facts["job_id"])
+        died.jobs.append(event.facts["job_id"])
         # Each decision costs a file access, so decide about further causes only at the end of the tick.
         if died.number == 1 and len(self._deaths) <= DECIDED_AT_ONCE and self._named < CAUSES_NAMED:
             self._decide(cause, died, partial(self._name, died))
@@ -333,7 +322,7 @@ class CronMail:
         if still_dead is not None:
             self._tell_anew(still_dead)
         if self.throttle:
-            self._alarm.count({cause: died.counted for cause, died in self._deaths.items()})
+            self._alarm.count({cause: Deaths(died.jobs, bool(died.is_news)) for cause, died in self._deaths.items()})
         news = [died for died in self._deaths.values() if died.is_news]
         lines = [died.others for died in news if died.is_named and died.number > 1]
         number, counted = sum(died.number for died in news), sum(died.number for died in news if died.is_named)

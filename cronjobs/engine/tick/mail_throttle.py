@@ -33,9 +33,8 @@ DATABASE: Final = "database"
 
 
 class Deaths(NamedTuple):
-    """The deaths of one cause in this tick: how many, the first few jobs, and whether cron mails them now."""
+    """The deaths of one cause in this tick: the jobs, and whether cron mails them now."""
 
-    number: int
     jobs: Sequence[int]
     reported: bool
 
@@ -160,9 +159,10 @@ class Alarm:
         known = self._load()
         for cause, died in deaths.items():
             if (entry := known.get(cause)) is not None:
-                entry["seen"] += died.number - 1
+                others = len(died.jobs) - 1
+                entry["seen"] += others
                 if not died.reported:
-                    entry["quiet"] = entry.get("quiet", 0) + died.number - 1
+                    entry["quiet"] = entry.get("quiet", 0) + others
                 entry["jobs"] = [*_jobs(entry), *died.jobs][-JOBS_KEPT:]
         if deaths:
             self._store(known)

@@ -405,6 +405,14 @@ def test_a_cause_is_new_again_once_a_person_has_dealt_with_all_its_deaths(projec
     assert dies() == []
     dismiss("status = 'dead'")
     assert dies() == ["5"]
+    dismiss("status = 'dead'")
+    for lines in (2, 0):  # the first death, and how many others; then the cause is known
+        project.add_many("t.dies", 6)
+        assert len(project.tick().stderr.splitlines()) == lines
+    project.sql(f"UPDATE cronjobs_jobs SET {again} WHERE dismissed_at IS NULL AND status = 'dead'")
+    told = project.tick().stderr
+    assert told.startswith("cronjobs: a job is dead: "), "all were retried, and all died again in one tick"
+    assert "11 more jobs died of the same cause" in told
     project.sql("DELETE FROM cronjobs_job_runs")
     project.sql("DELETE FROM cronjobs_jobs")  # as in a database that was made anew under the same URL
     assert [len(dies()), dies()] == [1, []]
